@@ -1,0 +1,24 @@
+"""Errors for people: one sentence that says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadwayError(ValueError):
+    """A mistake in what the user gave. The command line prints it without a traceback and exits with code 2."""
+
+
+def suggest(word: str, choices: Iterable[str]) -> str:
+    """The nearest right name as a sentence to append, or "" when nothing is near."""
+    names = list(choices)
+    lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
+    return f" Did you mean {lower[near[0]]!r}?" if near else ""
+
+
+def unknown(kind: str, given: object, choices: Iterable[str]) -> HeadwayError:
+    """The error for a name that does not exist: names what was given, what exists, and the nearest right one."""
+    names = list(choices)
+    return HeadwayError(f"Unknown {kind} {given!r}: expected one of {', '.join(names)}.{suggest(str(given), names)}")

@@ -1,0 +1,159 @@
+"""Recipes from text: files, presets, ``key=value``; and every mistake in them as one sentence with the nearest right name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from headway.errors import HeadwayError, suggest
+from headway.recipes.recipe import Recipe
+
+
+def parse(values: object, where: str) -> Recipe:
+    """A recipe from plain values; errors begin with ``where`` they stand."""
+    if not isinstance(values, dict):
+        raise HeadwayError(f"{where}: a recipe is a mapping of sections, got {type(values).__name__}.")
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise HeadwayError(f"{where}: {_explain(error)}") from None
+
+
+@cache
+def presets() -> Mapping[str, Mapping[str, Any]]:
+    """The built-in recipes as plain values, by name. A preset may name another as its ``base`` and change parts of it."""
+    raw: dict[str, dict[str, Any]] = {}
+    for file in sorted(resources.files("headway.recipes").joinpath("presets").iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".yaml"):
+            raw |= yaml.safe_load(file.read_text(encoding="utf-8"))
+
+    def expand(name: str) -> dict[str, Any]:
+        values = dict(raw[name])
+        base = values.pop("base", None)
+        return _merge(expand(base) if base else {}, values) | {"name": name}
+
+    return MappingProxyType({name: expand(name) for name in raw if not name.startswith("_")})
+
+
+def load(source: str | Path) -> Recipe:
+    """See :meth:`Recipe.load`."""
+    if str(source) in presets():
+        return parse(dict(presets()[str(source)]), f"preset {source}")
+    path = Path(source)
+    path = path / "recipe.yaml" if path.is_dir() else path
+    if not path.is_file():
+        raise HeadwayError(
+            f"No recipe {str(source)!r}: expected a YAML file or one of the presets "
+            f"{', '.join(presets())}.{suggest(str(source), presets())}"
+        )
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise HeadwayError(
+            f"{path}: broken YAML{place}; 'headway train edm --dry-run' prints a whole recipe."
+        ) from None
+    return parse(values, str(path))
+
+
+def override(recipe: Recipe, overrides: list[str]) -> Recipe:
+    """See :meth:`Recipe.with_overrides`."""
+    values = recipe.model_dump()
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise HeadwayError(f"Expected key=value, got {text!r}; for example train.lr=2e-4.")
+        section, _, leaf = _full_key(key.strip()).rpartition(".")
+        (values[section] if section else values)[leaf] = _value(value)
+    return parse(values, "key=value")
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    nested = {
+        k: _merge(base[k], v) for k, v in changes.items() if isinstance(v, dict) and isinstance(base.get(k), dict)
+    }
+    return base | changes | nested
+
+
+def _value(text: str) -> Any:
+    """YAML, but 200k and 2M are numbers, and so is 1e-4 (which YAML 1.1 takes for a word)."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise HeadwayError(
+            f"Cannot read the value {text!r}: expected a number, a word, or a list such as [1, 2]."
+        ) from None
+    return [_number(item) for item in value] if isinstance(value, list) else _number(value)
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    factor = {"k": 1_000, "M": 1_000_000}.get(value[-1:], 1)
+    try:
+        number = float(value[:-1] if factor > 1 else value) * factor
+    except ValueError:
+        return value
+    return int(number) if number.is_integer() else number
+
+
+def _keys(model: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
+    """All dotted keys."""
+    keys = []
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys += _keys(section, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _full_key(key: str) -> str:
+    """The dotted key; a bare one is completed where just one section has it."""
+    if key in _keys():
+        return key
+    matches = [name for name in _keys() if name.rpartition(".")[2] == key]
+    if len(matches) == 1:
+        return matches[0]
+    hint = f" Say which: {' or '.join(matches)}." if matches else _nearest(key)
+    raise HeadwayError(f"Unknown recipe key {key!r}.{hint}")
+
+
+def _nearest(key: str) -> str:
+    """The nearest dotted key, by its last part before its whole: ``trian.lr`` and ``batchsize`` both find theirs."""
+    full = {name.rpartition(".")[2]: name for name in reversed(_keys())}
+    sections = {name.partition(".")[0]: name.partition(".")[0] for name in _keys()}
+    for word, names in ((key.rpartition(".")[2], full), (key, sections), (key, {name: name for name in _keys()})):
+        if found := suggest(word, names):
+            return found.replace(found.split("'")[1], names[found.split("'")[1]])
+    return f" The keys are {', '.join(_keys())}."
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem as one sentence."""
+    problems = error.errors()
+    first = problems[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {'.'.join(path)!r}.{_nearest('.'.join(path))}"
+    key = ".".join(path[:2])
+    if first["type"] == "value_error":
+        message = first["msg"].removeprefix("Value error, ").rstrip(".")
+        return f"{key}: {message}." if key else f"{message}."
+    # A union reports one problem per member: what was expected is any of them.
+    wanted = [
+        p["msg"].removeprefix("Input should be ").partition(", unable")[0]
+        for p in problems
+        if p["loc"][:2] == first["loc"][:2]
+    ]
+    words = [word for text in wanted for word in text.split("'")[1::2]]
+    return f"{key} = {first['input']!r}: expected {' or '.join(dict.fromkeys(wanted))}.{suggest(str(first['input']), words)}"

@@ -1,0 +1,161 @@
+"""A run folder: the recipe, the metrics, the grids, the checkpoints; and a trained model back from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from headway import backbones
+from headway.data.augment import CONDITION_DIM
+from headway.denoiser import Denoiser
+from headway.errors import HeadwayError
+from headway.frameworks import Framework, framework
+from headway.recipes import Recipe
+from headway.training import checkpoint
+
+
+class Run:
+    """The folder of one training run and what lies where in it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.recipe_file = self.folder / "recipe.yaml"
+        self.metrics_file = self.folder / "metrics.jsonl"
+        self.evaluations_file = self.folder / "evaluations.jsonl"
+        self.checkpoints = self.folder / "checkpoints"
+        self.samples = self.folder / "samples"
+        self.report = self.folder / "report.html"
+
+    @staticmethod
+    def existing(folder: str | Path) -> Run:
+        """A run that is there, or an error that says how to make one."""
+        run = Run(folder)
+        if not run.recipe_file.is_file():
+            raise HeadwayError(
+                f"No run at {run.folder}: expected a folder with recipe.yaml, as 'headway train --out' makes it."
+            )
+        return run
+
+    def recipe(self) -> Recipe:
+        return Recipe.load(self.recipe_file)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The training records, one a tick, oldest first."""
+        return read_records(self.metrics_file)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The quality figures measured so far, oldest first."""
+        return read_records(self.evaluations_file)
+
+    def newest_checkpoint(self, tell: Callable[[str], None] = lambda message: None) -> Path:
+        found = checkpoint.newest(self.checkpoints, tell)
+        if found is None:
+            raise HeadwayError(
+                f"{self.folder} has no complete checkpoint yet: run 'headway train' for it until it has written one."
+            )
+        return found
+
+
+def read_records(file: Path) -> list[dict[str, Any]]:
+    """A JSON-lines file; a last line that a crash cut short is left out."""
+    if not file.is_file():
+        return []
+    records = []
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise HeadwayError(f"{file}, line {number} is not JSON; mend or delete that line.") from None
+    return records
+
+
+def append_record(file: Path, record: dict[str, Any]) -> None:
+    """Add one line, flushed to disk."""
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def rewrite_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Replace a JSON-lines file, all or nothing."""
+    write_text(file, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = file.with_name(f".{file.name}.partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
+
+
+def build_framework(recipe: Recipe) -> Framework:
+    """The framework a resolved recipe decides."""
+    f = recipe.framework
+    return framework(
+        f.name,
+        f.momentum,
+        multiplier=f.multiplier,
+        zeta=f.zeta,
+        prediction=f.prediction,
+        sigma_data=float(f.sigma_data),
+        density=f.density,
+    )
+
+
+def build_network(recipe: Recipe) -> nn.Module:
+    """The untrained network a resolved recipe decides; its weights depend on the recipe's seed only."""
+    n = recipe.network
+    return backbones.build(
+        n.preset,
+        channels=recipe.image_shape[0],
+        size=recipe.image_shape[1:],
+        classes=recipe.classes,
+        augment_dim=CONDITION_DIM if recipe.data.augment > 0 else 0,
+        dropout=n.dropout,
+        patch=n.patch,
+        seed=recipe.train.seed,
+        **n.model_dump(exclude={"preset", "patch", "dropout"}, exclude_none=True),
+    )
+
+
+def load(run: str | Path, ema: int | Literal["raw"] | None = None, device: str | torch.device = "cpu") -> Denoiser:
+    """The trained denoiser of a run, from its newest complete checkpoint, in eval mode.
+
+    Args:
+        run: the run folder. ema: None = the run's first weight average; a half-life in images = that one; "raw" = the weights
+            as trained, without averaging.
+
+    Raises:
+        HeadwayError: no run, no complete checkpoint, no such average.
+    """
+    folder = Run.existing(run)
+    recipe = folder.recipe()
+    found = folder.newest_checkpoint()
+    state = checkpoint.load_state(found)
+    averages = [int(half_life) for half_life in state["ema"]]
+    if ema is None:
+        ema = averages[0] if averages else "raw"
+    if ema != "raw" and ema not in averages:
+        raise HeadwayError(f"{run} keeps no weight average of half-life {ema}; it has {averages or 'none'}, and 'raw'.")
+    network = build_network(recipe)
+    restore_network(network, found, "model" if ema == "raw" else f"ema-{ema}")
+    denoiser = Denoiser(network, build_framework(recipe), shape=recipe.image_shape, classes=recipe.classes)
+    return denoiser.to(device).eval().requires_grad_(False)
+
+
+def restore_network(network: nn.Module, found: Path, stem: str) -> None:
+    """Weights from a checkpoint file into a network, or a sentence about what does not fit."""
+    try:
+        network.load_state_dict(checkpoint.load_tensors(found, stem))
+    except RuntimeError as error:
+        detail = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise HeadwayError(f"{found / stem}.safetensors does not fit the recipe's network: {detail}") from None

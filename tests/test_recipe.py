@@ -1,0 +1,114 @@
+"""Recipes: strict, explained, and with nothing left to decide once resolved."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from headway.data import load
+from headway.errors import HeadwayError
+from headway.recipes import Recipe, parse, presets
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"trian": {"lr": 1}}, "unknown key 'trian'. Did you mean 'train'?"),
+        ({"train": {"batchsize": 64}}, "unknown key 'train.batchsize'. Did you mean 'train.batch'?"),
+        ({"train": {"lr": -1}}, "train.lr = -1: expected greater than 0"),
+        ({"train": {"lr": float("nan")}}, "train.lr = nan"),
+        ({"train": {"images": 0}}, "train.images = 0: expected greater than 0"),
+        ({"train": {"images": "many"}}, "train.images = 'many': expected a valid integer"),
+        ({"train": {"batch": 2, "accumulation": 4}}, "train.batch (2) must be at least train.accumulation (4)"),
+        (
+            {"framework": {"name": "emd"}},
+            "framework.name = 'emd': expected 'vp', 've', 'edm' or 'flow'. Did you mean 'edm'?",
+        ),
+        ({"framework": {"momentum": "realeased"}}, "Did you mean 'released'?"),
+        ({"framework": {"sigma_data": "aut"}}, "Did you mean 'auto'?"),
+        ([1], "a recipe is a mapping of sections, got list"),
+    ],
+)
+def test_mistakes_are_named_with_the_nearest_right_one(values, sentence):
+    with pytest.raises(HeadwayError) as error:
+        parse(values, "here")
+    assert sentence in str(error.value)
+    assert str(error.value).startswith("here: ")
+    assert "\n" not in str(error.value)
+
+
+def test_overrides_read_numbers_words_and_lists():
+    recipe = Recipe().with_overrides(
+        ["lr=2e-4", "train.images=200k", "ema=[5k, 1M]", "momentum=released", "clip=null", "xflip=true"]
+    )
+    assert recipe.train.lr == 2e-4
+    assert recipe.train.images == 200_000
+    assert recipe.train.ema == (5_000, 1_000_000)
+    assert recipe.framework.momentum == "released"
+    assert recipe.train.clip is None
+    assert recipe.data.xflip is True
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("lr", "Expected key=value, got 'lr'"),
+        ("train.learning_rate=1", "Unknown recipe key 'train.learning_rate'"),
+        ("samples=3", "Say which: evaluation.samples or log.samples"),
+        ("train.ema=[", "Cannot read the value '['"),
+        ("batchsize=3", "Did you mean 'train.batch'?"),
+    ],
+)
+def test_wrong_overrides_are_explained(override, sentence):
+    with pytest.raises(HeadwayError) as error:
+        Recipe().with_overrides([override])
+    assert sentence in str(error.value)
+
+
+def test_a_recipe_survives_its_file(tmp_path):
+    recipe = Recipe.load("edm-fdm").with_overrides(["train.ema=[100, 200]", "data.size=[28, 31]"])
+    file = tmp_path / "r.yaml"
+    file.write_text(recipe.to_yaml())
+    assert Recipe.load(file) == recipe
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("train: {lr: 1\nname: x")
+    with pytest.raises(HeadwayError, match=r"broken\.yaml: broken YAML at line 2"):
+        Recipe.load(broken)
+    broken.write_bytes(b"\xff\xfe\x00bin")
+    with pytest.raises(HeadwayError, match="broken YAML"):
+        Recipe.load(broken)
+    with pytest.raises(HeadwayError, match=r"No recipe 'edm-fmd'.*Did you mean 'edm-fdm'"):
+        Recipe.load("edm-fmd")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_a_recipe_of_its_name(name):
+    recipe = Recipe.load(name)
+    assert recipe.name == name
+    assert recipe.about
+    assert parse(yaml.safe_load(recipe.to_yaml()), "again") == recipe
+
+
+def test_resolving_leaves_nothing_to_decide_and_changes_nothing_decided():
+    images, heldout = load("digits", heldout=0.3)
+    recipe = Recipe.load("edm-fdm").with_overrides(
+        ["data.source=digits", "train.images=1000", "train.batch=64", "train.lr_ramp=7"]
+    )
+    resolved = recipe.resolved(images, len(heldout), "fp32")
+    assert "auto" not in resolved.to_yaml()
+    assert resolved.train.images == 1024  # whole batches
+    assert resolved.train.lr_ramp == 7
+    assert resolved.weight.warmup == 64  # 5 %, in whole batches
+    assert resolved.framework.sigma_data == images.std()
+    assert resolved.image_shape == (1, 8, 8)
+    assert resolved.evaluation.samples == len(heldout)
+    assert resolved.resolved(images, len(heldout), "bf16") == resolved
+
+
+def test_differences_name_what_a_run_may_not_change():
+    old = Recipe.load("edm")
+    new = old.with_overrides(["train.lr=0.5", "log.keep=9", "data.source=elsewhere", "sampling.steps=3"])
+    assert old.differences(new) == ["train.lr: 0.001 there, 0.5 now"]
