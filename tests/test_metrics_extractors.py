@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 from headway.data import ImageSet, load
 from headway.errors import HeadwayError
 from headway.metrics import (
+    Judge,
     classifier_for,
     extractor_for,
     inception,
@@ -23,6 +25,7 @@ from headway.metrics import (
     module_extractor,
 )
 from headway.metrics.inception import Inception
+from headway.metrics.orientation import orientations
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,28 @@ def test_another_held_out_part_is_not_given_the_old_accuracy(tmp_path):
     classifier_for(train, heldout, cache=tmp_path)
     wrong = ImageSet(heldout.images, 1 - heldout.labels, heldout.label_names, "wrong", "0" * 64)
     assert classifier_for(train, wrong, cache=tmp_path).accuracy == 0.0
+
+
+def test_sets_without_labels_are_judged_by_orientation(digits):
+    few = (part.subset(np.arange(180), part.name) for part in digits)  # four orientations of each are learnt
+    train, heldout = (replace(part, labels=None, label_names=None) for part in few)
+    turned = orientations(train)
+    assert len(turned) == 4 * len(train)
+    assert np.array_equal(turned.images[1], train.images[0][:, ::-1, ::-1])
+    assert np.array_equal(turned.images[2], np.rot90(train.images[0], 1, (1, 2)))
+    extractor = extractor_for("orientation", train, heldout)
+    assert extractor.name == "orientation"
+    assert extractor.accuracy > 0.6  # chance is 0.25
+    quality = Judge(train, heldout, extractor, n=150).quality(heldout.pixels(range(150)))
+    assert quality.value < 0.5 * quality.ceiling
+    assert quality.classes_found is None
+
+
+def test_images_that_are_not_square_are_mirrored():
+    tall = image_set(3, (1, 6, 4), labelled=False)
+    turned = orientations(tall)
+    assert turned.size == (6, 4)
+    assert np.array_equal(turned.images[2], tall.images[0][..., ::-1])
 
 
 def test_without_labels_it_says_what_to_do(tmp_path):

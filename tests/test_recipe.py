@@ -15,8 +15,8 @@ from headway.recipes import Recipe, parse, presets
     [
         ({"trian": {"lr": 1}}, "unknown key 'trian'. Did you mean 'train'?"),
         ({"train": {"batchsize": 64}}, "unknown key 'train.batchsize'. Did you mean 'train.batch'?"),
-        ({"train": {"lr": -1}}, "train.lr = -1: expected greater than 0"),
-        ({"train": {"lr": float("nan")}}, "train.lr = nan"),
+        ({"optim": {"lr": -1}}, "optim.lr = -1: expected greater than 0"),
+        ({"optim": {"lr": float("nan")}}, "optim.lr = nan"),
         ({"train": {"images": 0}}, "train.images = 0: expected greater than 0"),
         ({"train": {"images": "many"}}, "train.images = 'many': expected a valid integer"),
         ({"train": {"batch": 2, "accumulation": 4}}, "train.batch (2) must be at least train.accumulation (4)"),
@@ -41,11 +41,11 @@ def test_overrides_read_numbers_words_and_lists():
     recipe = Recipe().with_overrides(
         ["lr=2e-4", "train.images=200k", "ema=[5k, 1M]", "momentum=released", "clip=null", "xflip=true"]
     )
-    assert recipe.train.lr == 2e-4
+    assert recipe.optim.lr == 2e-4
     assert recipe.train.images == 200_000
     assert recipe.train.ema == (5_000, 1_000_000)
     assert recipe.framework.momentum == "released"
-    assert recipe.train.clip is None
+    assert recipe.optim.clip is None
     assert recipe.data.xflip is True
 
 
@@ -95,12 +95,12 @@ def test_every_preset_is_a_recipe_of_its_name(name):
 def test_resolving_leaves_nothing_to_decide_and_changes_nothing_decided():
     images, heldout = load("digits", heldout=0.3)
     recipe = Recipe.load("edm-fdm").with_overrides(
-        ["data.source=digits", "train.images=1000", "train.batch=64", "train.lr_ramp=7"]
+        ["data.source=digits", "train.images=1000", "train.batch=64", "optim.lr_ramp=7"]
     )
     resolved = recipe.resolved(images, len(heldout), "fp32")
     assert "auto" not in resolved.to_yaml()
     assert resolved.train.images == 1024  # whole batches
-    assert resolved.train.lr_ramp == 7
+    assert resolved.optim.lr_ramp == 7
     assert resolved.weight.warmup == 64  # 5 %, in whole batches
     assert resolved.framework.sigma_data == images.std()
     assert resolved.image_shape == (1, 8, 8)
@@ -110,5 +110,5 @@ def test_resolving_leaves_nothing_to_decide_and_changes_nothing_decided():
 
 def test_differences_name_what_a_run_may_not_change():
     old = Recipe.load("edm")
-    new = old.with_overrides(["train.lr=0.5", "log.keep=9", "data.source=elsewhere", "sampling.steps=3"])
-    assert old.differences(new) == ["train.lr: 0.001 there, 0.5 now"]
+    new = old.with_overrides(["optim.lr=0.5", "log.keep=9", "data.source=elsewhere", "sampling.steps=3"])
+    assert old.differences(new) == ["optim.lr: 0.001 there, 0.5 now"]

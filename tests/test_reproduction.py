@@ -28,7 +28,7 @@ def test_preset_is_the_published_set_up(data, index, framework, momentum):
         ("released", multipliers[index]) if momentum else (None, None)
     )
     assert recipe.weight.warmup == (calls[index] * batch if momentum else "auto")
-    assert (recipe.train.batch, recipe.train.lr, recipe.network.dropout, recipe.data.augment) == (
+    assert (recipe.train.batch, recipe.optim.lr, recipe.network.dropout, recipe.data.augment) == (
         batch,
         lr,
         dropout,
@@ -37,13 +37,13 @@ def test_preset_is_the_published_set_up(data, index, framework, momentum):
     assert bool(recipe.data.labels) is conditional
     assert recipe.data.xflip is False
     assert recipe.data.size == (32 if data == "cifar10" else 64)
-    assert (recipe.train.images, recipe.train.lr_ramp, recipe.train.ema, recipe.train.ema_rampup) == (
+    assert (recipe.train.images, recipe.optim.lr_ramp, recipe.train.ema, recipe.train.ema_rampup) == (
         200_000_000,
         10_000_000,
         (500_000,),
         0.05,
     )
-    assert (recipe.train.betas, recipe.train.eps, recipe.train.weight_decay, recipe.train.clip) == (
+    assert (recipe.optim.betas, recipe.optim.eps, recipe.optim.weight_decay, recipe.optim.clip) == (
         (0.9, 0.999),
         1e-8,
         0.0,

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "headway"
 # A file may import its own room and the rooms of the lines above its own, never a neighbour on the same line.
 ROOMS = [
     ["errors"],
-    ["noise", "weighting", "optim", "images"],
+    ["noise", "weighting", "optim", "images", "coupling"],
     ["frameworks"],
     ["denoiser", "ideal"],
     ["sampling"],

@@ -128,7 +128,7 @@ def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(tmp_path, monkey
 
 def test_another_recipe_or_other_data_is_refused(tmp_path):
     quiet("digits-edm", tmp_path, overrides=SMALL, stop_after=BATCH)
-    with pytest.raises(HeadwayError, match=r"another recipe \(train\.lr: 0\.002 there, 0\.5 now"):
+    with pytest.raises(HeadwayError, match=r"another recipe \(optim\.lr: 0\.002 there, 0\.5 now"):
         quiet("digits-edm", tmp_path, overrides=[*SMALL, "lr=0.5"])
     with pytest.raises(HeadwayError, match=r"data\.fingerprint"):
         quiet("digits-edm", tmp_path, overrides=[*SMALL, "data.heldout=0.5"])

@@ -15,16 +15,21 @@ if TYPE_CHECKING:
     from headway.frameworks import Framework, Oscillator, framework
     from headway.ideal import GaussianMixture, IdealDenoiser
     from headway.metrics import frechet_distance
+    from headway.noise import CurriculumTimesteps
+    from headway.optim import MomentumDecay
     from headway.recipes import Recipe
     from headway.sampling import Samples, sample
     from headway.training import load, train
+    from headway.weighting import min_snr
 
 _HOME = {
+    "CurriculumTimesteps": "noise",
     "Denoiser": "denoiser",
     "Framework": "frameworks",
     "GaussianMixture": "ideal",
     "HeadwayError": "errors",
     "IdealDenoiser": "ideal",
+    "MomentumDecay": "optim",
     "Oscillator": "frameworks",
     "Recipe": "recipes",
     "Samples": "sampling",
@@ -32,16 +37,19 @@ _HOME = {
     "frechet_distance": "metrics",
     "framework": "frameworks",
     "load": "training",
+    "min_snr": "weighting",
     "sample": "sampling",
     "train": "training",
 }
 
 __all__ = [
+    "CurriculumTimesteps",
     "Denoiser",
     "Framework",
     "GaussianMixture",
     "HeadwayError",
     "IdealDenoiser",
+    "MomentumDecay",
     "Oscillator",
     "Recipe",
     "Samples",
@@ -49,6 +57,7 @@ __all__ = [
     "framework",
     "frechet_distance",
     "load",
+    "min_snr",
     "sample",
     "train",
 ]

@@ -18,6 +18,17 @@ from torch import Tensor
 from headway.errors import HeadwayError
 
 
+def check(name: str, value: object, interval: str) -> None:
+    """Refuse an option that is no number of ``interval``, written as in mathematics: "[0, 1)"."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    inside = False
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        above = value >= low if interval[0] == "[" else value > low
+        inside = above and (value <= high if interval[-1] == "]" else value < high)
+    if not inside:
+        raise HeadwayError(f"{name} must be a number in {interval}, got {value!r}.")
+
+
 class Density(Protocol):
     """p(sigma | progress). ``sigma`` > 0 and ``q`` are tensors of any shape; what comes back has that shape."""
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from headway.errors import HeadwayError, suggest
-from headway.recipes.recipe import Recipe
+from headway.recipes.recipe import NoiseSection, OptimSection, Recipe, Technique, WeightSection
 
 
 def parse(values: object, where: str) -> Recipe:
@@ -70,10 +70,21 @@ def override(recipe: Recipe, overrides: list[str]) -> Recipe:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals:
-            raise HeadwayError(f"Expected key=value, got {text!r}; for example train.lr=2e-4.")
+            raise HeadwayError(f"Expected key=value, got {text!r}; for example optim.lr=2e-4.")
         section, _, leaf = _full_key(key.strip()).rpartition(".")
-        (values[section] if section else values)[leaf] = _value(value)
+        if section:
+            values[section][leaf] = _value(value)
+        elif leaf in _SECTIONS:  # noise=clts: another technique, with none of the options of the last
+            values[leaf] = {k: v for k, v in values[leaf].items() if k in _SECTIONS[leaf].model_fields} | {
+                "name": _value(value)
+            }
+        else:
+            values[leaf] = _value(value)
     return parse(values, "key=value")
+
+
+# The sections that choose a technique by name and hold its options.
+_SECTIONS: dict[str, type[Technique]] = {"noise": NoiseSection, "weight": WeightSection, "optim": OptimSection}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +130,8 @@ def _keys(model: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
 
 def _full_key(key: str) -> str:
     """The dotted key; a bare one is completed where just one section has it."""
-    if key in _keys():
+    section = key.partition(".")[0]
+    if key in _keys() or (section in _SECTIONS and (key == section or key.count(".") == 1)):
         return key
     matches = [name for name in _keys() if name.rpartition(".")[2] == key]
     if len(matches) == 1:

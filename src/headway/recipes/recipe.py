@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from headway import noise
 from headway.errors import HeadwayError, unknown
+from headway.optim import check_owner, law
 from headway.sampling import find_solver
+from headway.weighting import weight_for
 
 if TYPE_CHECKING:
     from headway.data import ImageSet
@@ -52,11 +55,76 @@ class FrameworkSection(Section):
     density: Literal["base", "momentum"] = "base"
 
 
-class WeightSection(Section):
-    """The loss weight's warm-up (FDM): length in images; ``auto``: 5 % of the budget with momentum, none without."""
+class Technique(Section):
+    """A section whose ``name`` chooses a technique, whose own options stand beside it; ``noise: clts`` is short for the name."""
 
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The technique's own options, as far as they are given."""
+        return dict(self.model_extra or {})
+
+
+class NoiseSection(Technique):
+    """Who owns p(sigma): the framework, a curriculum on top of it, or another density (docs/density.md)."""
+
+    name: str = "framework"
+    draws: Literal["plain", "stratified"] = "plain"
+    coupling: Literal["independent", "immiscible"] = "independent"
+    importance: bool = Field(default=False, description="weigh draws so that the mean loss is the framework density's")
+
+    @model_validator(mode="after")
+    def _check(self) -> NoiseSection:
+        noise.build(self.name, noise.LogNormal(), **self.options)
+        return self
+
+
+class WeightSection(Technique):
+    """Who owns w(sigma) (docs/weights.md), and FDM's warm-up of it.
+
+    ``warmup`` is its length in images; ``auto``: 5 % of the budget with momentum, none without.
+    """
+
+    name: str = "framework"
     warmup: Natural | Auto = "auto"
     smooth: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> WeightSection:
+        if self.name != "framework":
+            weight_for(self.name, **self.options)
+        elif self.options:
+            raise HeadwayError(f"the framework's own weight has no options, got {', '.join(self.options)}")
+        return self
+
+
+class OptimSection(Technique):
+    """The optimiser, and the law of its learning rate and beta1 (docs/laws.md). ``name`` is the optimiser's.
+
+    The ramp multiplies every law. Options beside these are the law's.
+    """
+
+    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    law: str = "constant"
+    lr: PositiveFloat = 1e-3
+    lr_ramp: Natural | Auto = "auto"
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    clip: PositiveFloat | None = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> OptimSection:
+        check_owner(self.name, self.law)
+        law(self.law, **self.options)(0.5, self.betas[0])
+        return self
 
 
 class DataSection(Section):
@@ -90,18 +158,12 @@ class NetworkSection(Section):
 
 
 class TrainSection(Section):
-    """The budget and the optimiser. Every length is in images seen, the only clock."""
+    """The budget. Every length is in images seen, the only clock."""
 
     images: Positive = 400_000
     batch: Positive = 128
     accumulation: Positive = 1
     seed: Natural = 0
-    lr: PositiveFloat = 1e-3
-    lr_ramp: Natural | Auto = "auto"
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: PositiveFloat | None = 1.0
     precision: Literal["fp32", "bf16", "fp16"] | Auto = "auto"
     ema: tuple[Positive, ...] | Auto = Field(
         default="auto", description="half-lives in images; auto: one, 1 % of the budget"
@@ -154,10 +216,12 @@ class Recipe(Section):
     name: str = "edm"
     about: str = ""
     framework: FrameworkSection = FrameworkSection()
+    noise: NoiseSection = NoiseSection()
     weight: WeightSection = WeightSection()
     data: DataSection = DataSection()
     network: NetworkSection = NetworkSection()
     train: TrainSection = TrainSection()
+    optim: OptimSection = OptimSection()
     sampling: SamplingSection = SamplingSection()
     evaluation: EvaluationSection = EvaluationSection()
     log: LogSection = LogSection()
@@ -166,7 +230,11 @@ class Recipe(Section):
     )
 
     @model_validator(mode="after")
-    def _whole_batches(self) -> Recipe:
+    def _check(self) -> Recipe:
+        if self.framework.density == "momentum" and self.noise.name != "framework":
+            raise ValueError(
+                f"two owners of the noise density: framework.density=momentum and noise.name={self.noise.name}; leave one out"
+            )
         if self.train.batch < self.train.accumulation:
             raise ValueError(
                 f"train.batch ({self.train.batch}) must be at least train.accumulation ({self.train.accumulation})"
@@ -252,8 +320,8 @@ class Recipe(Section):
                 self.data, size=images.size, channels=images.channels, classes=classes, fingerprint=images.fingerprint
             ),
             "network": decide(self.network, preset=preset),
-            "train": decide(train, lr_ramp=batches(0.05), ema=(batches(0.01),), precision=precision)
-            | {"images": budget},
+            "train": decide(train, ema=(batches(0.01),), precision=precision) | {"images": budget},
+            "optim": decide(self.optim, lr_ramp=min(batches(0.05), budget - train.batch)),
             "log": decide(self.log, tick=batches(0.005), samples=batches(0.25), checkpoint=batches(0.1)),
             "evaluation": decide(
                 self.evaluation,

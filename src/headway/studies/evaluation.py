@@ -11,10 +11,10 @@ from torch import Tensor
 
 from headway.errors import HeadwayError
 from headway.metrics import Judge, extractor_for
-from headway.sampling import sample
-from headway.training import Run, load, open_data
+from headway.sampling import find_solver, sample, sigma_grid
+from headway.training import Run, open_data
 from headway.training.processes import Processes
-from headway.training.run import append_record
+from headway.training.run import append_record, load_checkpoint
 
 # Seeds of evaluation images start here: never those of the grids people look at while they tune.
 FIRST_SEED = 1_000_000
@@ -50,15 +50,19 @@ def evaluate(
     processes = processes or Processes()
     folder = Run.existing(run)
     recipe = folder.recipe() if data is None else folder.recipe().with_overrides([f"data.source={data}"])
-    denoiser = load(run, ema, processes.device)
+    found = folder.newest_checkpoint()
+    denoiser = load_checkpoint(recipe, found, ema, processes.device)
     n = int(recipe.evaluation.samples) if n is None else n
     if n < 2:
         raise HeadwayError(f"A quality figure needs at least 2 samples, got n={n}.")
+    solver = recipe.sampling.solver if solver is None else solver
+    steps = recipe.sampling.steps if steps is None else steps
+    find_solver(solver)
+    sigma_grid(denoiser.framework, steps)  # what makes no sense is refused before minutes are spent
     if judge is None:
         with processes.accelerator.main_process_first():
             judge = make_judge(run, n, extractor=extractor, weights=weights, data=data, processes=processes)
             judge.prepare()
-    solver, steps = solver or recipe.sampling.solver, steps or recipe.sampling.steps
     cost = {"nfe": 0, "seconds": 0.0}
 
     def chunks() -> Iterator[Tensor]:
@@ -86,7 +90,7 @@ def evaluate(
         "guidance": recipe.sampling.guidance,
         "sampling_seconds": round(cost["seconds"], 2),
         "ema": ema,
-        "nimg": int(folder.newest_checkpoint().name),
+        "nimg": int(found.name),
     }
     if processes.main:
         append_record(folder.evaluations_file, record)

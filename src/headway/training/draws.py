@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.noise import stratified
+
 BLOCK = 64
 
 
@@ -56,6 +58,12 @@ class Draws:
         """(n, 3) float64 in (0, 1): the quantile of sigma, the flip, the label drop."""
         draw = self._blocks("uniforms", start, stop, lambda g: torch.from_numpy(g.random((BLOCK, 3))))
         return draw.clamp(min=torch.finfo(torch.float64).tiny)
+
+    def quantiles(self, start: int, stop: int, stratify: bool) -> Tensor:
+        """(n,) float64 in (0, 1): the quantile of sigma, independent or one in each 64th of a block's distribution."""
+        if not stratify:
+            return self.uniforms(start, stop)[:, 0]
+        return self._blocks("strata", start, stop, lambda g: stratified(torch.from_numpy(g.random((BLOCK, 2)))))
 
     def torch_blocks(self, what: str, start: int, stop: int, draw: Callable[[int, torch.Generator], Tensor]) -> Tensor:
         """Draws of a function that wants a torch generator: ``draw(n, generator)`` gives one row an image."""

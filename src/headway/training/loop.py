@@ -18,7 +18,7 @@ from headway.data import load as load_images
 from headway.denoiser import Denoiser
 from headway.errors import HeadwayError
 from headway.images import tile, write_png
-from headway.optim import learning_rate
+from headway.optim import after_warmup, beta1_of, law, learning_rate, set_rates
 from headway.recipes import Recipe
 from headway.training import checkpoint
 from headway.training.bands import Bands
@@ -111,10 +111,11 @@ class Trainer:
                 f"train.batch={recipe.train.batch} cannot be divided over {processes.count} processes x "
                 f"{recipe.train.accumulation} accumulation steps: give at least {self.parts}."
             )
-        self.state = TrainingState(recipe, processes.device)
         self.framework = build_framework(recipe)
         draws = Draws(recipe.train.seed, len(images), recipe.image_shape)
-        self.objective = Objective(recipe, Feed(images, processes.device), draws)
+        self.objective = Objective(recipe, self.framework, Feed(images, processes.device), draws)
+        self.state = TrainingState(recipe, self.objective.density, processes.device)
+        self.law = law(recipe.optim.law, **recipe.optim.options)
 
     def train(self, stop: int, progress: bool) -> Trained:
         """Until ``stop`` images have been seen, the budget is spent, or a signal asks to stop."""
@@ -145,12 +146,14 @@ class Trainer:
 
     def _open_folder(self) -> None:
         """Make or check the run folder and load the newest checkpoint."""
+        # All processes look, so that all of them stop; then one of them writes.
+        if self.run.recipe_file.is_file() and (differing := self.run.recipe().differences(self.recipe)):
+            raise HeadwayError(
+                f"{self.run.folder} holds a run of another recipe ({'; '.join(differing[:4])}): choose another --out, "
+                "or give the same recipe and data."
+            )
+        self.processes.wait()
         if self.processes.main:
-            if self.run.recipe_file.is_file() and (differing := self.run.recipe().differences(self.recipe)):
-                raise HeadwayError(
-                    f"{self.run.folder} holds a run of another recipe ({'; '.join(differing[:4])}): choose another --out, "
-                    "or give the same recipe and data."
-                )
             self.run.samples.mkdir(parents=True, exist_ok=True)
             write_text(self.run.recipe_file, self.recipe.to_yaml())
         self.processes.wait()
@@ -182,7 +185,7 @@ class Trainer:
             record = {"nimg": state.nimg, "seconds": round(state.seconds, 3)} | bands.record()
             record |= {
                 "lr": self.stepper.param_groups[0]["lr"],
-                "beta1": self.stepper.param_groups[0]["betas"][0],
+                "beta1": beta1_of(self.stepper.param_groups[0]),
                 "grad_norm": norm,
                 "images_per_second": round((state.nimg - nimg) / elapsed, 2),
                 "memory_mb": _peak_memory_mb(self.processes.device),
@@ -221,18 +224,27 @@ class Trainer:
                 accelerator.backward(losses.weighted.sum() * (self.processes.count / train.batch))
             bands.add(losses)
         accelerator.unscale_gradients()
-        norm = float(nn.utils.clip_grad_norm_(state.network.parameters(), train.clip or math.inf))
-        for group in self.stepper.param_groups:
-            group["lr"] = learning_rate(state.nimg + train.batch, train.lr, int(train.lr_ramp))
+        norm = float(nn.utils.clip_grad_norm_(state.network.parameters(), self.recipe.optim.clip or math.inf))
+        self._set_rates()
         # With a loss scaler the step is taken in any case: it skips by itself, and lowers its scale.
         if math.isfinite(norm) or accelerator.scaler is not None:
             self.stepper.step()
         self._count_skipped(norm)
         self.stepper.zero_grad()
+        if state.online is not None:
+            state.online.reduce(self.processes.sum)
         for average in state.averages:
             average.update(state.network, state.nimg, train.batch)
         state.nimg += train.batch
         return norm
+
+    def _set_rates(self) -> None:
+        """Learning rate and beta1 of the step at hand: the law, times the ramp."""
+        optim, batch, ramp = self.recipe.optim, self.recipe.train.batch, int(self.recipe.optim.lr_ramp)
+        tau = after_warmup(self.state.nimg, self.recipe.train.images, ramp)
+        rates = self.law(tau, optim.betas[0])
+        lr = learning_rate(self.state.nimg + batch, optim.lr, ramp) * rates.factor
+        set_rates(self.state.optimizer, lr, rates.beta1)
 
     def _count_skipped(self, norm: float) -> None:
         """A step whose gradient is not finite changes no weight and is counted; too many in a row end the run."""
@@ -245,7 +257,7 @@ class Trainer:
         if state.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise HeadwayError(
                 f"The gradient was not finite in {state.skipped_in_a_row} steps in a row, up to image {state.nimg:,}: training "
-                "stopped. Lower train.lr or use train.precision=fp32, in a new run folder; the last checkpoint is from before."
+                "stopped. Lower optim.lr or use train.precision=fp32, in a new run folder; the last checkpoint is from before."
             )
 
     def _denoiser(self, network: nn.Module) -> Denoiser:

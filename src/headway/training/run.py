@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +54,8 @@ class Run:
         """The quality figures measured so far, oldest first."""
         return read_records(self.evaluations_file)
 
-    def newest_checkpoint(self, tell: Callable[[str], None] = lambda message: None) -> Path:
+    def newest_checkpoint(self, tell: Callable[[str], None] = warnings.warn) -> Path:
+        """The newest complete checkpoint; damaged ones are passed over, each with a message to ``tell``."""
         found = checkpoint.newest(self.checkpoints, tell)
         if found is None:
             raise HeadwayError(
@@ -138,14 +140,20 @@ def load(run: str | Path, ema: int | Literal["raw"] | None = None, device: str |
         HeadwayError: no run, no complete checkpoint, no such average.
     """
     folder = Run.existing(run)
-    recipe = folder.recipe()
-    found = folder.newest_checkpoint()
-    state = checkpoint.load_state(found)
-    averages = [int(half_life) for half_life in state["ema"]]
+    return load_checkpoint(folder.recipe(), folder.newest_checkpoint(), ema, device)
+
+
+def load_checkpoint(
+    recipe: Recipe, found: Path, ema: int | Literal["raw"] | None = None, device: str | torch.device = "cpu"
+) -> Denoiser:
+    """:func:`load` for one given checkpoint of a resolved recipe."""
+    averages = [int(half_life) for half_life in checkpoint.load_state(found)["ema"]]
     if ema is None:
         ema = averages[0] if averages else "raw"
     if ema != "raw" and ema not in averages:
-        raise HeadwayError(f"{run} keeps no weight average of half-life {ema}; it has {averages or 'none'}, and 'raw'.")
+        raise HeadwayError(
+            f"{found} keeps no weight average of half-life {ema}; it has {averages or 'none'}, and 'raw'."
+        )
     network = build_network(recipe)
     restore_network(network, found, "model" if ema == "raw" else f"ema-{ema}")
     denoiser = Denoiser(network, build_framework(recipe), shape=recipe.image_shape, classes=recipe.classes)

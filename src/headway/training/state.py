@@ -1,4 +1,4 @@
-"""What a checkpoint holds: network, weight averages, optimiser and counters. Everything else is a function of ``nimg``."""
+"""What a checkpoint holds: network, averages, optimiser, a density that learns, counters. The rest is a function of ``nimg``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from headway.optim import WeightAverage
+from headway.noise import Density, Online
+from headway.optim import WeightAverage, make_optimizer
 from headway.recipes import Recipe
 from headway.training import checkpoint
 from headway.training.run import build_network, restore_network
@@ -21,21 +22,24 @@ class TrainingState:
         scaler: the loss scaler's state (fp16 only).
     """
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        train = recipe.train
+    def __init__(self, recipe: Recipe, density: Density, device: torch.device) -> None:
+        train, optim = recipe.train, recipe.optim
         half_lives = train.ema if isinstance(train.ema, tuple) else ()
         self.network = build_network(recipe).to(device).train()
         self.averages = [WeightAverage(self.network, half_life, train.ema_rampup) for half_life in half_lives]
-        self.optimizer = torch.optim.AdamW(
+        fused = {"fused": True} if device.type == "cuda" and optim.name != "muon" else {}
+        self.optimizer = make_optimizer(
+            optim.name,
             self.network.parameters(),
-            lr=train.lr,
-            betas=train.betas,
-            eps=train.eps,
-            weight_decay=train.weight_decay,
-            fused=device.type == "cuda",
+            lr=optim.lr,
+            betas=optim.betas,
+            eps=optim.eps,
+            weight_decay=optim.weight_decay,
+            **fused,
         )
         # Taken from the bare network: wrapping for several processes or compiling would put a prefix before every name.
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in self.network.named_parameters()}
+        self.online = density if isinstance(density, Online) else None
         self.nimg = 0
         self.seconds = 0.0
         self.skipped = 0
@@ -47,6 +51,8 @@ class TrainingState:
         tensors = {"model": self.network.state_dict()}
         tensors |= {f"ema-{average.half_life}": average.network.state_dict() for average in self.averages}
         tensors["optimizer"] = checkpoint.optimizer_tensors(self.optimizer, self._names)
+        if self.online is not None:
+            tensors["density"] = self.online.state_dict()
         counters = {name: getattr(self, name) for name in _COUNTERS}
         about = {"ema": [average.half_life for average in self.averages], "torch": torch.__version__}
         checkpoint.save(folder, self.nimg, tensors, counters | about, keep)
@@ -57,6 +63,8 @@ class TrainingState:
         for average in self.averages:
             restore_network(average.network, found, f"ema-{average.half_life}")
         checkpoint.restore_optimizer(self.optimizer, self._names, checkpoint.load_tensors(found, "optimizer"))
+        if self.online is not None:
+            self.online.load_state_dict(checkpoint.load_tensors(found, "density"))
         values = checkpoint.load_state(found)
         for name in _COUNTERS:
             setattr(self, name, values[name])

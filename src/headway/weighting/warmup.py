@@ -1,7 +1,4 @@
-"""Loss weights w(sigma), stated once on the x0-prediction loss w |D - x0|^2, and the modifier that warms them up.
-
-The frameworks' own weights are ``Framework.weight``; what follows modifies any of them.
-"""
+"""The modifier of any weight w(sigma): a ceiling that rises while training begins (FDM, Wu et al. 2023)."""
 
 from __future__ import annotations
 
