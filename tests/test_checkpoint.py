@@ -31,7 +31,9 @@ def test_round_trip_and_keep(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("harm", ["truncate", "flip", "remove", "no marker", "marker broken", "empty"])
+@pytest.mark.parametrize(
+    "harm", ["truncate", "flip", "remove", "no marker", "marker broken", "marker empty", "marker a list", "empty"]
+)
 def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path, harm):
     checkpoint.save(tmp_path, 1, TENSORS, {}, keep=3)
     bad = checkpoint.save(tmp_path, 2, TENSORS, {}, keep=3)
@@ -49,6 +51,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path, harm):
             marker.unlink()
         case "marker broken":
             marker.write_text("{")
+        case "marker empty":
+            marker.write_text("{}")
+        case "marker a list":
+            marker.write_text("[1]")
         case "empty":
             for file in bad.iterdir():
                 file.unlink()
@@ -58,6 +64,27 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_message(tmp_path, harm):
     assert found.name == "000000001"
     assert len(messages) == 1
     assert "000000002 is damaged" in messages[0]
+
+
+def test_when_all_are_damaged_nothing_begins_anew_unasked(tmp_path):
+    bad = checkpoint.save(tmp_path, 2, TENSORS, {}, keep=3)
+    (bad / "model.safetensors").unlink()
+    with pytest.raises(HeadwayError, match="no older one is complete: to begin anew, delete the run folder"):
+        checkpoint.newest(tmp_path)
+    assert checkpoint.newest(tmp_path / "empty") is None
+
+
+def test_names_outgrow_their_digits(tmp_path):
+    for nimg in (999_999_936, 1_000_000_064, 1_000_000_192):
+        checkpoint.save(tmp_path, nimg, TENSORS, {}, keep=2)
+    assert sorted(int(p.name) for p in tmp_path.iterdir()) == [1_000_000_064, 1_000_000_192]
+    assert checkpoint.newest(tmp_path).name == "1000000192"
+
+
+def test_a_killed_save_is_cleared_away(tmp_path):
+    (tmp_path / ".000000001.partial").mkdir()
+    checkpoint.save(tmp_path, 2, TENSORS, {}, keep=2)
+    assert [p.name for p in tmp_path.iterdir()] == ["000000002"]
 
 
 def test_a_failed_save_leaves_the_old_one_and_no_rubbish(tmp_path, monkeypatch):

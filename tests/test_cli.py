@@ -79,6 +79,7 @@ def test_sample_writes_one_png_a_seed_and_a_grid(run, tmp_path):
         "000006.png",
         "000007.png",
         "grid.png",
+        "sampling.json",
     ]
     one = headway(
         "sample", run, "--count", 1, "--seed", 6, "--out", tmp_path / "one", "--solver", "euler", "--steps", 4
@@ -86,6 +87,49 @@ def test_sample_writes_one_png_a_seed_and_a_grid(run, tmp_path):
     assert one.returncode == 0
     pixels = [np.asarray(Image.open(f)).astype(int) for f in (tmp_path / "000006.png", tmp_path / "one" / "000006.png")]
     assert np.abs(pixels[0] - pixels[1]).max() <= 1
+
+
+def test_a_folder_of_samples_never_mixes_two_settings(run, tmp_path, monkeypatch, capsys):
+    def sampled(*options: object) -> str:
+        monkeypatch.setattr(
+            sys, "argv", ["headway", "sample", str(run), "--count", "1", "--out", str(tmp_path), *map(str, options)]
+        )
+        from headway.cli import main
+
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return "" if not stopped.value.code else capsys.readouterr().err
+
+    assert sampled("--steps", 2) == ""
+    assert sampled("--steps", 2, "--seed", 1) == ""
+    assert "holds images of other settings (steps 2)" in sampled("--steps", 3)
+
+
+def test_a_run_folder_as_the_recipe_means_that_run(run):
+    again = headway("train", run)
+    assert again.returncode == 0, again.stderr
+    assert "is finished: 256 images" in again.stdout
+
+
+def test_a_strange_path_is_a_path(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "2024 #1: a"
+    folder.mkdir()
+    for i in range(20):
+        Image.new("L", (8, 8), i).save(folder / f"{i}.png")
+    code, out, _ = inside(monkeypatch, capsys, "train", "edm", "--data", folder, "--dry-run")
+    assert code == 0
+    assert f"{folder}" in out.replace("'", "")
+
+
+def test_runs_that_cannot_be_compared_are_not(run, tmp_path, monkeypatch, capsys):
+    for n, steps in ((64, 3), (32, 3)):
+        twin = tmp_path / str(n)
+        shutil.copytree(run, twin)
+        (twin / "evaluations.jsonl").unlink(missing_ok=True)
+        code, _, errors = inside(monkeypatch, capsys, "evaluate", twin, "--count", n, "--steps", steps)
+        assert code == 0, errors
+    inside(monkeypatch, capsys, "report", tmp_path / "64", tmp_path / "32", "--out", tmp_path / "page.html")
+    assert "so not comparable" in (tmp_path / "page.html").read_text()
 
 
 def test_evaluate_names_metric_floor_and_ceiling(run):
@@ -149,6 +193,9 @@ def test_report_puts_runs_side_by_side(run, tmp_path):
         (["evaluate", "RUN", "--extractor", "klassifier"], "Did you mean 'classifier'"),
         (["info", "nothing"], "No recipe 'nothing'"),
         (["report", "/no/run"], "No run at /no/run"),
+        (["report", "RUN", "--out", "/tmp"], "/tmp is a folder"),
+        (["evaluate", "RUN", "--guidance", "2"], "needs a class-conditional model"),
+        (["evaluate", "RUN", "--batch", "0"], "batch must be at least 1"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(run, tmp_path, monkeypatch, capsys, arguments, sentence):

@@ -26,7 +26,7 @@ from headway.recipes import Recipe, parse, presets
         ),
         ({"framework": {"momentum": "realeased"}}, "Did you mean 'released'?"),
         ({"framework": {"sigma_data": "aut"}}, "Did you mean 'auto'?"),
-        ([1], "a recipe is a mapping of sections, got list"),
+        ([1], "a recipe is a mapping of sections such as 'train: {images: 200k}', got a list"),
     ],
 )
 def test_mistakes_are_named_with_the_nearest_right_one(values, sentence):
@@ -57,6 +57,12 @@ def test_overrides_read_numbers_words_and_lists():
         ("samples=3", "Say which: evaluation.samples or log.samples"),
         ("train.ema=[", "Cannot read the value '['"),
         ("batchsize=3", "Did you mean 'train.batch'?"),
+        ("network=small", "network is a section of the recipe: set one of its keys"),
+        ("network.wdith=64", "Did you mean 'network.width'?"),
+        ("network.color=64", "network has preset, patch"),
+        ("network.preset=tinny", "Did you mean 'tiny'?"),
+        ("sampling.solver=hein", "Did you mean 'heun'?"),
+        ("name=../../evil", "name = '../../evil'"),
     ],
 )
 def test_wrong_overrides_are_explained(override, sentence):
@@ -70,6 +76,43 @@ def test_a_recipe_survives_its_file(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_text(recipe.to_yaml())
     assert Recipe.load(file) == recipe
+
+
+def test_numbers_may_be_short_in_files_too(tmp_path):
+    file = tmp_path / "r.yaml"
+    file.write_text(
+        "train: {images: 2M, ema: [5k]}\noptim: {lr: 1e-4}\nnoise: {name: clts, horizon: 5e-1}\nframework: vp\n"
+    )
+    recipe = Recipe.load(file)
+    assert (recipe.train.images, recipe.train.ema, recipe.optim.lr) == (2_000_000, (5_000,), 1e-4)
+    assert recipe.noise.options == {"horizon": 0.5}
+    assert recipe.framework.name == "vp"
+
+
+@pytest.mark.parametrize("source", ["2024", "photos #1", "yes", "a: b", "1e3", "~", "2M"])
+def test_a_path_is_taken_as_it_is(source):
+    assert Recipe().with_data(source).data.source == source
+    assert parse(yaml.safe_load(Recipe().with_data(source).to_yaml()), "again").data.source == source
+
+
+def test_a_recipe_decided_for_other_images_is_refused(tmp_path):
+    images, heldout = load("digits", heldout=0.3)
+    decided = Recipe().with_data("digits").resolved(images, len(heldout), "fp32")
+    other, rest = load("digits", heldout=0.5)
+    with pytest.raises(HeadwayError, match="decided for other images"):
+        decided.resolved(other, len(rest), "fp32")
+    freed = decided.with_overrides(["data.fingerprint=null", "sigma_data=auto"]).resolved(other, len(rest), "fp32")
+    assert freed.data.fingerprint == other.fingerprint
+    assert freed.framework.sigma_data == other.std()
+
+
+def test_a_preset_and_a_run_folder_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edm").mkdir()
+    (tmp_path / "edm" / "recipe.yaml").write_text(Recipe.load("vp").to_yaml())
+    with pytest.raises(HeadwayError, match=r"write \./edm for the folder"):
+        Recipe.load("edm")
+    assert Recipe.load("./edm").framework.name == "vp"
 
 
 def test_files_that_are_no_recipe(tmp_path):

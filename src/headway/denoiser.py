@@ -100,7 +100,10 @@ class Denoiser(nn.Module):
             x: (B, C, H, W) = x0 + sigma eps. sigma: (B,) or scalar, > 0. labels: (B,) int64, -1 for none.
             augment: (B, A) condition of the augmentation; None when sampling.
         """
-        sigma = torch.as_tensor(sigma, dtype=torch.float64, device=x.device)
+        sigma = torch.as_tensor(sigma, dtype=torch.float64)
+        if sigma.device.type == "cpu" and not bool((sigma > 0).all()):  # on a GPU the look would cost a wait
+            raise HeadwayError(f"sigma must be > 0, got {float(sigma.min()):g}.")
+        sigma = sigma.to(x.device)
         if sigma.ndim > 1 or sigma.numel() not in (1, len(x)):
             raise HeadwayError(
                 f"sigma must be a scalar or one value per image ({len(x)}), got shape {tuple(sigma.shape)}."

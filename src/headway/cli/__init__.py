@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from typing import TextIO
 
 
 def main() -> None:
@@ -10,6 +12,7 @@ def main() -> None:
     from headway.cli.commands import app
     from headway.errors import HeadwayError
 
+    warnings.showwarning = _show_warning
     try:
         app()
     except HeadwayError as error:
@@ -18,8 +21,21 @@ def main() -> None:
     except OSError as error:
         # A full disk, a missing permission: the system's word, and which file.
         where = f" ({error.filename})" if error.filename else ""
-        print(f"headway: {error.strerror or error}{where}.", file=sys.stderr)
+        advice = "check the path, its permissions and the free space"
+        print(f"headway: {error.strerror or error}{where}: {advice}.", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("headway: interrupted.", file=sys.stderr)
-        sys.exit(130)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Headway's own warnings as sentences for people; others as Python shows them."""
+    if "headway" in filename:
+        print(f"headway: {message}", file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno), end="", file=sys.stderr)

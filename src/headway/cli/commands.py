@@ -49,14 +49,15 @@ def train(
 
     chosen = Recipe.load(recipe).with_overrides(overrides or [])
     if data is not None:
-        chosen = chosen.with_overrides([f"data.source={data}"])
+        chosen = chosen.with_data(data)
     if dry_run:
         typer.echo(_resolved(chosen).to_yaml(), nl=False)
         return
     from headway.studies import write_report
     from headway.training import train as run_training
 
-    folder = out or Path("runs") / (Path(recipe).stem if chosen.name == "edm" else chosen.name)
+    # A run folder as the recipe means that run: go on with it.
+    folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / chosen.name)
     trained = run_training(chosen, folder, tell=typer.echo)
     if _first_process():
         page = write_report([folder], trained.run.report)
@@ -70,7 +71,9 @@ def sample(
     run: RunArgument,
     count: Annotated[int, typer.Option(help="how many images")] = 64,
     seed: Annotated[int, typer.Option(help="seed of the first image; each has its own")] = 0,
-    out: Annotated[Path | None, typer.Option(help="folder for the PNGs; default RUN/generated")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for the PNGs; default RUN/generated/CHECKPOINT-SOLVER-STEPS")
+    ] = None,
     solver: Solver = None,
     steps: Steps = None,
     grid: Annotated[str | None, typer.Option(help="noise levels: edm, logsnr, time; default: the solver's")] = None,
@@ -82,16 +85,34 @@ def sample(
     batch: Annotated[int, typer.Option(help="images at a time")] = 64,
 ) -> None:
     """Sample images from a run into PNG files and a grid."""
-    from headway.images import tile, write_png
-    from headway.training import Run, load
-    from headway.training.processes import Processes
+    import json
 
-    _positive("--count", count)
-    recipe = Run.existing(run).recipe()
-    processes = Processes()
-    denoiser = load(run, _ema(ema), processes.device)
     import torch
 
+    from headway.images import tile, write_png
+    from headway.training import Run
+    from headway.training.processes import Processes
+    from headway.training.run import choose_average, load_checkpoint, write_text
+
+    _positive("--count", count)
+    folder = Run.existing(run)
+    recipe = folder.recipe()
+    processes = Processes()
+    found = folder.newest_checkpoint()
+    average = choose_average(found, _ema(ema))
+    settings = {
+        "nimg": int(found.name),
+        "ema": average,
+        "solver": solver or recipe.sampling.solver,
+        "steps": steps if steps is not None else recipe.sampling.steps,
+        "grid": grid,
+        "label": label,
+        "guidance": guidance if guidance is not None else recipe.sampling.guidance,
+    }
+    where = _sampling_folder(
+        out or run / "generated" / f"{found.name}-{settings['solver']}-{settings['steps']}", settings
+    )
+    denoiser = load_checkpoint(recipe, found, average, processes.device)
     labels: Any = None
     if label is not None:
         labels = torch.full((count,), label)
@@ -101,21 +122,21 @@ def sample(
         denoiser,
         range(seed, seed + count),
         labels,
-        solver=solver or recipe.sampling.solver,
-        steps=steps if steps is not None else recipe.sampling.steps,
+        solver=settings["solver"],
+        steps=settings["steps"],
         grid=grid,
-        guidance=guidance if guidance is not None else recipe.sampling.guidance,
+        guidance=settings["guidance"],
         batch=batch,
         progress=processes.main,
     )
     if processes.main:
-        folder = out or run / "generated"
-        folder.mkdir(parents=True, exist_ok=True)
+        where.mkdir(parents=True, exist_ok=True)
+        write_text(where / "sampling.json", json.dumps(settings, indent=1) + "\n")
         for one, number in zip(drawn.uint8().permute(0, 2, 3, 1).numpy(), drawn.seeds, strict=True):
-            write_png(one, folder / f"{number:06d}.png")
-        write_png(tile(drawn.images, gap=2), folder / "grid.png")
+            write_png(one, where / f"{number:06d}.png")
+        write_png(tile(drawn.images, gap=2), where / "grid.png")
         rate = f"{drawn.solver}, {drawn.steps} steps, {drawn.nfe} NFE an image, {drawn.seconds:.1f} s"
-        typer.echo(f"{count} images in {folder} ({rate}). Together: {folder / 'grid.png'}")
+        typer.echo(f"{count} images in {where} ({rate}). Together: {where / 'grid.png'}")
 
 
 @app.command()
@@ -125,12 +146,18 @@ def evaluate(
         int | None, typer.Option(help="samples; default: the recipe's (as many as are held out, 5,000 at most)")
     ] = None,
     extractor: Annotated[
-        str | None, typer.Option(help="classifier, inception, or your own as package.module:Factory")
+        str | None,
+        typer.Option(
+            help="classifier, orientation (no labels needed), inception, or your own as package.module:Factory"
+        ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="weights file of the standard FID network")] = None,
     data: Annotated[str | None, typer.Option(help="where the training images lie now, if they moved")] = None,
     solver: Solver = None,
     steps: Steps = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="classifier-free guidance, 1 = off; default: the recipe's")
+    ] = None,
     ema: Ema = None,
     batch: Annotated[int, typer.Option(help="images at a time")] = 128,
 ) -> None:
@@ -150,6 +177,7 @@ def evaluate(
             data=data,
             solver=solver,
             steps=steps,
+            guidance=guidance,
             ema=_ema(ema),
             batch=batch,
             progress=progress,
@@ -173,7 +201,7 @@ def info(
     recipe = Recipe.load(what)
     is_run = Path(what).is_dir()
     if data is not None:
-        recipe = recipe.with_overrides([f"data.source={data}"])
+        recipe = recipe.with_data(data)
     typer.echo(describe(recipe if is_run else _resolved(recipe), Run(what) if is_run else None), nl=False)
 
 
@@ -214,6 +242,19 @@ def demo(
         write_report([folder], Run(folder).report)
     page = write_report(folders, out / "index.html", title="EDM with and without momentum, on handwritten digits")
     typer.echo(f"Runs: {folders[0]} and {folders[1]}\nPage: {page}")
+
+
+def _sampling_folder(folder: Path, settings: dict[str, Any]) -> Path:
+    """The folder, if it is free or holds images of the same settings: a folder never mixes two."""
+    import json
+
+    if folder.exists() and not folder.is_dir():
+        raise HeadwayError(f"{folder} is a file: choose another --out for the images.")
+    note = folder / "sampling.json"
+    if note.is_file() and (there := json.loads(note.read_text(encoding="utf-8"))) != settings:
+        other = ", ".join(f"{key} {there.get(key)}" for key in settings if there.get(key) != settings[key])
+        raise HeadwayError(f"{folder} holds images of other settings ({other}): choose another --out, or delete it.")
+    return folder
 
 
 def _resolved(recipe: Recipe) -> Recipe:
@@ -266,8 +307,16 @@ def _bar(title: str) -> Any:
 
     @contextmanager
     def bar() -> Any:
-        with Progress(console=Console(stderr=True), transient=True, disable=not _first_process()) as progress:
-            task = progress.add_task(title, total=None)
-            yield lambda done, total: progress.update(task, completed=done, total=total)
+        progress = Progress(console=Console(stderr=True), transient=True, disable=not _first_process())
+        task = progress.add_task(title, total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.start()  # only now: an error before the first image should stand alone
+            progress.update(task, completed=done, total=total)
+
+        try:
+            yield show
+        finally:
+            progress.stop()
 
     return bar()

@@ -139,7 +139,7 @@ def frechet_distance(a: FeatureStats | Tensor, b: FeatureStats | Tensor) -> floa
 def _stats(given: FeatureStats | Tensor) -> FeatureStats:
     if isinstance(given, FeatureStats):
         return given
-    stats = FeatureStats.of(given)
+    stats = FeatureStats.of(torch.as_tensor(given))
     if stats.shortage:
         warnings.warn(stats.shortage, stacklevel=3)
     return stats

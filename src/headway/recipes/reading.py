@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -13,15 +14,19 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from headway.errors import HeadwayError, suggest
-from headway.recipes.recipe import NoiseSection, OptimSection, Recipe, Technique, WeightSection
+from headway.recipes.recipe import Recipe
+from headway.recipes.sections import FrameworkSection, Named, NoiseSection, OptimSection, WeightSection
 
 
 def parse(values: object, where: str) -> Recipe:
     """A recipe from plain values; errors begin with ``where`` they stand."""
     if not isinstance(values, dict):
-        raise HeadwayError(f"{where}: a recipe is a mapping of sections, got {type(values).__name__}.")
+        given = "nothing" if values is None else f"a {type(values).__name__}"
+        raise HeadwayError(
+            f"{where}: a recipe is a mapping of sections such as 'train: {{images: 200k}}', got {given}."
+        )
     try:
-        return Recipe.model_validate(values)
+        return Recipe.model_validate(_numbers(values))
     except ValidationError as error:
         raise HeadwayError(f"{where}: {_explain(error)}") from None
 
@@ -44,14 +49,16 @@ def presets() -> Mapping[str, Mapping[str, Any]]:
 
 def load(source: str | Path) -> Recipe:
     """See :meth:`Recipe.load`."""
-    if str(source) in presets():
+    if str(source) in presets() and (Path(source) / "recipe.yaml").is_file() and not isinstance(source, Path):
+        raise HeadwayError(f"{source!r} is a preset, and here also a run folder: write ./{source} for the folder.")
+    if str(source) in presets() and not isinstance(source, Path):
         return parse(dict(presets()[str(source)]), f"preset {source}")
     path = Path(source)
     path = path / "recipe.yaml" if path.is_dir() else path
     if not path.is_file():
         raise HeadwayError(
-            f"No recipe {str(source)!r}: expected a YAML file or one of the presets "
-            f"{', '.join(presets())}.{suggest(str(source), presets())}"
+            f"No recipe {str(source)!r}: expected a YAML file, a run folder or a preset.{suggest(str(source), presets())} "
+            f"The presets are {', '.join(presets())}."
         )
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -84,7 +91,12 @@ def override(recipe: Recipe, overrides: list[str]) -> Recipe:
 
 
 # The sections that choose a technique by name and hold its options.
-_SECTIONS: dict[str, type[Technique]] = {"noise": NoiseSection, "weight": WeightSection, "optim": OptimSection}
+_SECTIONS: dict[str, type[Named]] = {
+    "framework": FrameworkSection,
+    "noise": NoiseSection,
+    "weight": WeightSection,
+    "optim": OptimSection,
+}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -95,24 +107,28 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """YAML, but 200k and 2M are numbers, and so is 1e-4 (which YAML 1.1 takes for a word)."""
     try:
-        value = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError:
         raise HeadwayError(
             f"Cannot read the value {text!r}: expected a number, a word, or a list such as [1, 2]."
         ) from None
-    return [_number(item) for item in value] if isinstance(value, list) else _number(value)
 
 
-def _number(value: Any) -> Any:
-    if not isinstance(value, str):
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?[kM]?", re.IGNORECASE)
+_WORDS = ("source", "labels", "fingerprint", "name", "about", "published", "extractor")
+
+
+def _numbers(value: Any) -> Any:
+    """Numbers that YAML 1.1 takes for words: 200k, 2M, 1e-4; everywhere but under keys whose values are words."""
+    if isinstance(value, dict):
+        return {key: item if key in _WORDS else _numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers(item) for item in value]
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return value
-    factor = {"k": 1_000, "M": 1_000_000}.get(value[-1:], 1)
-    try:
-        number = float(value[:-1] if factor > 1 else value) * factor
-    except ValueError:
-        return value
+    factor = {"k": 1_000, "M": 1_000_000}.get(value[-1], 1)
+    number = float(value[:-1] if factor > 1 else value) * factor
     return int(number) if number.is_integer() else number
 
 
@@ -133,6 +149,8 @@ def _full_key(key: str) -> str:
     section = key.partition(".")[0]
     if key in _keys() or (section in _SECTIONS and (key == section or key.count(".") == 1)):
         return key
+    if key in (sections := {name.partition(".")[0]: name for name in _keys() if "." in name}):
+        raise HeadwayError(f"{key} is a section of the recipe: set one of its keys, for example {sections[key]}.")
     matches = [name for name in _keys() if name.rpartition(".")[2] == key]
     if len(matches) == 1:
         return matches[0]
@@ -141,13 +159,15 @@ def _full_key(key: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    """The nearest dotted key, by its last part before its whole: ``trian.lr`` and ``batchsize`` both find theirs."""
-    full = {name.rpartition(".")[2]: name for name in reversed(_keys())}
-    sections = {name.partition(".")[0]: name.partition(".")[0] for name in _keys()}
-    for word, names in ((key.rpartition(".")[2], full), (key, sections), (key, {name: name for name in _keys()})):
+    """The nearest dotted key as a sentence: within its section if that exists, else by its last part, its section, its whole."""
+    section, _, leaf = key.rpartition(".")
+    own = {name.rpartition(".")[2]: name for name in _keys() if section and name.rpartition(".")[0] == section}
+    leaves = {name.rpartition(".")[2]: name for name in reversed(_keys())}
+    sections = {} if own else {name.partition(".")[0]: name.partition(".")[0] for name in _keys()}
+    for word, names in ((leaf, own), (leaf, leaves), (key, sections)):
         if found := suggest(word, names):
             return found.replace(found.split("'")[1], names[found.split("'")[1]])
-    return f" The keys are {', '.join(_keys())}."
+    return f" {section} has {', '.join(own)}." if own else f" The keys are {', '.join(_keys())}."
 
 
 def _explain(error: ValidationError) -> str:
@@ -159,13 +179,14 @@ def _explain(error: ValidationError) -> str:
         return f"unknown key {'.'.join(path)!r}.{_nearest('.'.join(path))}"
     key = ".".join(path[:2])
     if first["type"] == "value_error":
-        message = first["msg"].removeprefix("Value error, ").rstrip(".")
-        return f"{key}: {message}." if key else f"{message}."
+        message = first["msg"].removeprefix("Value error, ")
+        return f"{key}: {message}" if key else message
     # A union reports one problem per member: what was expected is any of them.
     wanted = [
         p["msg"].removeprefix("Input should be ").partition(", unable")[0]
         for p in problems
         if p["loc"][:2] == first["loc"][:2]
     ]
+    wanted = [re.sub("a valid dictionary or instance of .*", "a mapping of keys", text) for text in wanted]
     words = [word for text in wanted for word in text.split("'")[1::2]]
     return f"{key} = {first['input']!r}: expected {' or '.join(dict.fromkeys(wanted))}.{suggest(str(first['input']), words)}"

@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from headway import noise
-from headway.errors import HeadwayError, unknown
-from headway.optim import check_owner, law
-from headway.sampling import find_solver
-from headway.weighting import weight_for
+from headway.errors import HeadwayError
+from headway.recipes.sections import (
+    DataSection,
+    EvaluationSection,
+    FrameworkSection,
+    LogSection,
+    NetworkSection,
+    NoiseSection,
+    OptimSection,
+    SamplingSection,
+    Section,
+    TrainSection,
+    WeightSection,
+)
 
 if TYPE_CHECKING:
     from headway.data import ImageSet
-
-Auto = Literal["auto"]
-Positive = Annotated[int, Field(gt=0)]
-Natural = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 # What may change when a run goes on: where the same images lie, and what is written or measured about the run.
 _FREE_TO_CHANGE: Any = {
@@ -36,184 +38,12 @@ _FREE_TO_CHANGE: Any = {
 }
 
 
-_EXTRACTORS = ("auto", "classifier", "orientation", "inception")
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-class FrameworkSection(Section):
-    """Which diffusion framework, and its momentum (FDM)."""
-
-    name: Literal["vp", "ve", "edm", "flow"] = "edm"
-    momentum: Literal["released", "literal", "propagated", "unit"] | None = None
-    multiplier: PositiveFloat | None = None
-    zeta: PositiveFloat = 1.0
-    prediction: Literal["eps", "x0", "v"] | None = None
-    sigma_data: PositiveFloat | Auto = "auto"
-    density: Literal["base", "momentum"] = "base"
-
-
-class Technique(Section):
-    """A section whose ``name`` chooses a technique, whose own options stand beside it; ``noise: clts`` is short for the name."""
-
-    model_config = ConfigDict(extra="allow")
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The technique's own options, as far as they are given."""
-        return dict(self.model_extra or {})
-
-
-class NoiseSection(Technique):
-    """Who owns p(sigma): the framework, a curriculum on top of it, or another density (docs/density.md)."""
-
-    name: str = "framework"
-    draws: Literal["plain", "stratified"] = "plain"
-    coupling: Literal["independent", "immiscible"] = "independent"
-    importance: bool = Field(default=False, description="weigh draws so that the mean loss is the framework density's")
-
-    @model_validator(mode="after")
-    def _check(self) -> NoiseSection:
-        noise.build(self.name, noise.LogNormal(), **self.options)
-        return self
-
-
-class WeightSection(Technique):
-    """Who owns w(sigma) (docs/weights.md), and FDM's warm-up of it.
-
-    ``warmup`` is its length in images; ``auto``: 5 % of the budget with momentum, none without.
-    """
-
-    name: str = "framework"
-    warmup: Natural | Auto = "auto"
-    smooth: bool = False
-
-    @model_validator(mode="after")
-    def _check(self) -> WeightSection:
-        if self.name != "framework":
-            weight_for(self.name, **self.options)
-        elif self.options:
-            raise HeadwayError(f"the framework's own weight has no options, got {', '.join(self.options)}")
-        return self
-
-
-class OptimSection(Technique):
-    """The optimiser, and the law of its learning rate and beta1 (docs/laws.md). ``name`` is the optimiser's.
-
-    The ramp multiplies every law. Options beside these are the law's.
-    """
-
-    name: Literal["adamw", "sgd", "muon"] = "adamw"
-    law: str = "constant"
-    lr: PositiveFloat = 1e-3
-    lr_ramp: Natural | Auto = "auto"
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: PositiveFloat | None = 1.0
-
-    @model_validator(mode="after")
-    def _check(self) -> OptimSection:
-        check_owner(self.name, self.law)
-        law(self.law, **self.options)(0.5, self.betas[0])
-        return self
-
-
-class DataSection(Section):
-    """Which images, and how they are read. ``auto`` size and channels are the images' own."""
-
-    source: str | None = None
-    size: Positive | tuple[Positive, Positive] | Auto = "auto"
-    channels: Literal[1, 3] | Auto = "auto"
-    labels: bool | str = Field(
-        default=False, description="train class-conditionally; a string names a JSON map of labels"
-    )
-    classes: Natural | Auto = "auto"
-    heldout: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    skip_broken: bool = False
-    xflip: bool = False
-    augment: Annotated[float, Field(ge=0, le=1)] = 0.0
-    fingerprint: str | None = Field(default=None, description="of the images; filled in when the data are read")
-
-
-class NetworkSection(Section):
-    """Which network; see ``headway info`` for the presets. What is None is the preset's own."""
-
-    preset: str = "auto"
-    patch: Positive | None = None
-    dropout: Fraction = 0.0
-    model_channels: Positive | None = None
-    channel_mult: tuple[Positive, ...] | None = None
-    blocks: Positive | None = None
-    attention: tuple[Natural, ...] | None = None
-    embedding: Literal["positional", "fourier"] | None = None
-
-
-class TrainSection(Section):
-    """The budget. Every length is in images seen, the only clock."""
-
-    images: Positive = 400_000
-    batch: Positive = 128
-    accumulation: Positive = 1
-    seed: Natural = 0
-    precision: Literal["fp32", "bf16", "fp16"] | Auto = "auto"
-    ema: tuple[Positive, ...] | Auto = Field(
-        default="auto", description="half-lives in images; auto: one, 1 % of the budget"
-    )
-    ema_rampup: Annotated[float, Field(ge=0, le=1)] = 0.05
-    label_drop: Fraction = 0.1
-
-
-class LogSection(Section):
-    """What a run leaves behind, and how often (in images). It may change when a run goes on; the rest may not."""
-
-    tick: Positive | Auto = "auto"
-    samples: Natural | Auto = "auto"
-    checkpoint: Positive | Auto = "auto"
-    keep: Positive = 2
-    tensorboard: bool = False
-
-
-class SamplingSection(Section):
-    """How the run's own grids and its evaluation are sampled."""
-
-    solver: str = "heun"
-    steps: Positive = 18
-    guidance: Annotated[float, Field(ge=0)] = 1.0
-
-    @field_validator("solver")
-    @classmethod
-    def _known_solver(cls, name: str) -> str:
-        find_solver(name)
-        return name
-
-
-class EvaluationSection(Section):
-    """What ``headway evaluate`` measures by default."""
-
-    extractor: str = Field(default="auto", description="auto: classifier where there are labels, else orientation")
-    samples: Positive | Auto = "auto"
-
-    @field_validator("extractor")
-    @classmethod
-    def _known_extractor(cls, name: str) -> str:
-        if name not in _EXTRACTORS and ":" not in name:
-            raise unknown("extractor", name, [*_EXTRACTORS, "package.module:Factory"])
-        return name
-
-
 class Recipe(Section):
     """One training run, decided. ``Recipe.load`` reads a file or preset, ``with_overrides`` applies ``section.key=value``."""
 
-    name: str = "edm"
+    name: str = Field(
+        default="edm", pattern=r"^[\w][\w .-]*$", description="the run's title, and its folder's by default"
+    )
     about: str = ""
     framework: FrameworkSection = FrameworkSection()
     noise: NoiseSection = NoiseSection()
@@ -251,6 +81,12 @@ class Recipe(Section):
         from headway.recipes.reading import load
 
         return load(source)
+
+    def with_data(self, source: str | Path) -> Recipe:
+        """This recipe for the images at ``source``: a path or a built-in name, taken as it is."""
+        if not isinstance(source, str | Path):
+            raise HeadwayError(f"data is a path or the name of a built-in set, got {type(source).__name__}.")
+        return self.model_copy(update={"data": self.data.model_copy(update={"source": str(source)})})
 
     def with_overrides(self, overrides: list[str]) -> Recipe:
         """This recipe with ``section.key=value`` applied; values are YAML, and numbers may be written 1e-4, 200k, 2M."""
@@ -297,6 +133,11 @@ class Recipe(Section):
                 f"data.classes says {self.data.classes}, but {images.name} gives {classes} classes to learn "
                 f"(data.labels={self.data.labels})."
             )
+        if self.data.fingerprint not in (None, images.fingerprint):
+            raise HeadwayError(
+                f"This recipe was decided for other images than {self.data.source}: give those, or set data.fingerprint=null, "
+                f"data.classes=auto and framework.sigma_data=auto to use its other settings on these."
+            )
         if self.sampling.guidance != 1 and not classes:
             raise HeadwayError(
                 f"sampling.guidance={self.sampling.guidance:g} needs a class-conditional model: set data.labels=true."
@@ -313,12 +154,17 @@ class Recipe(Section):
 
         side = max(images.size)
         preset = "tiny" if side <= 16 else "small" if side <= 48 else "base"
+        # A path is kept whole, so that the run can be measured from anywhere.
+        source = self.data.source
+        source = str(Path(source).resolve()) if source is not None and Path(source).exists() else source
+        sigma_data = images.std() if self.framework.sigma_data == "auto" else None  # reads every pixel
         values = self.model_dump() | {
-            "framework": decide(self.framework, sigma_data=images.std()),
+            "framework": decide(self.framework, sigma_data=sigma_data),
             "weight": decide(self.weight, warmup=batches(0.05) if momentum else 0),
             "data": decide(
                 self.data, size=images.size, channels=images.channels, classes=classes, fingerprint=images.fingerprint
-            ),
+            )
+            | {"source": source},
             "network": decide(self.network, preset=preset),
             "train": decide(train, ema=(batches(0.01),), precision=precision) | {"images": budget},
             "optim": decide(self.optim, lr_ramp=min(batches(0.05), budget - train.batch)),

@@ -14,7 +14,7 @@ from headway.metrics import Judge, extractor_for
 from headway.sampling import find_solver, sample, sigma_grid
 from headway.training import Run, open_data
 from headway.training.processes import Processes
-from headway.training.run import append_record, load_checkpoint
+from headway.training.run import append_record, choose_average, load_checkpoint
 
 # Seeds of evaluation images start here: never those of the grids people look at while they tune.
 FIRST_SEED = 1_000_000
@@ -29,6 +29,7 @@ def evaluate(
     weights: Path | None = None,
     solver: str | None = None,
     steps: int | None = None,
+    guidance: float | None = None,
     ema: int | Literal["raw"] | None = None,
     batch: int = 128,
     data: str | None = None,
@@ -49,14 +50,20 @@ def evaluate(
     """
     processes = processes or Processes()
     folder = Run.existing(run)
-    recipe = folder.recipe() if data is None else folder.recipe().with_overrides([f"data.source={data}"])
+    recipe = folder.recipe()
     found = folder.newest_checkpoint()
+    ema = choose_average(found, ema)
     denoiser = load_checkpoint(recipe, found, ema, processes.device)
     n = int(recipe.evaluation.samples) if n is None else n
     if n < 2:
         raise HeadwayError(f"A quality figure needs at least 2 samples, got n={n}.")
     solver = recipe.sampling.solver if solver is None else solver
     steps = recipe.sampling.steps if steps is None else steps
+    guidance = recipe.sampling.guidance if guidance is None else guidance
+    if guidance != 1 and not denoiser.classes:
+        raise HeadwayError(f"guidance={guidance:g} needs a class-conditional model, and this run has no classes.")
+    if batch < 1:
+        raise HeadwayError(f"batch must be at least 1, got {batch}.")
     find_solver(solver)
     sigma_grid(denoiser.framework, steps)  # what makes no sense is refused before minutes are spent
     if judge is None:
@@ -76,7 +83,7 @@ def evaluate(
                 steps=steps,
                 batch=batch,
                 labels="cycle" if denoiser.classes else None,
-                guidance=recipe.sampling.guidance,
+                guidance=guidance,
             )
             cost["nfe"], cost["seconds"] = drawn.nfe, cost["seconds"] + drawn.seconds
             progress(min(n, (first + len(seeds)) * processes.count), n)
@@ -87,7 +94,7 @@ def evaluate(
         "solver": solver,
         "steps": steps,
         "nfe": cost["nfe"],
-        "guidance": recipe.sampling.guidance,
+        "guidance": guidance,
         "sampling_seconds": round(cost["seconds"], 2),
         "ema": ema,
         "nimg": int(found.name),
@@ -108,8 +115,12 @@ def make_judge(
 ) -> Judge:
     """The judge for a run's data: reference, floor and ceiling under one extractor."""
     recipe = Run.existing(run).recipe()
-    recipe = recipe if data is None else recipe.with_overrides([f"data.source={data}"])
-    images, heldout = open_data(recipe)
+    try:
+        images, heldout = open_data(recipe if data is None else recipe.with_data(data))
+    except HeadwayError as error:
+        if data is not None:
+            raise
+        raise HeadwayError(f"{error} If the training images moved, say where they are with --data.") from None
     if images.fingerprint != recipe.data.fingerprint:
         raise HeadwayError(
             f"{recipe.data.source} no longer holds the images this run was trained on: give them with --data."

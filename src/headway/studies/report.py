@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from headway.errors import HeadwayError
 from headway.training.run import Run, write_text
 
 _STYLE = """
@@ -50,6 +51,8 @@ def write_report(runs: Sequence[str | Path], out: str | Path, *, title: str | No
         ]
     )
     path = Path(out)
+    if path.is_dir():
+        raise HeadwayError(f"{out} is a folder: name the page's file, such as {path / 'report.html'}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
@@ -67,19 +70,35 @@ def _latest(run: Run) -> dict[str, Any] | None:
 
 def _answer(folders: Sequence[Run], names: Sequence[str]) -> str:
     """One sentence: the figures, and no claim that one seed cannot carry."""
-    measured = [(name, record) for run, name in zip(folders, names, strict=True) if (record := _latest(run))]
+    measured = [(name, run, record) for run, name in zip(folders, names, strict=True) if (record := _latest(run))]
     if not measured:
         return "<p class=answer>Not measured yet: run <code>headway evaluate</code>.</p>"
-    parts = [f"<b>{html.escape(name)}</b> {record['value']:.3g}" for name, record in measured]
-    first = measured[0][1]
-    sentence = (
-        f"Frechet distance ({html.escape(first['name'])}, lower is better): {', '.join(parts)}; real held-out images "
-        f"{first['floor']:.3g}, a Gaussian with the training pixels' mean and covariance {first['ceiling']:.3g}."
-    )
-    if len({record["name"] for _, record in measured}) > 1:
-        sentence += " The figures were measured differently and cannot be compared."
-    elif len(measured) > 1:
-        sentence += " One seed each: a difference of less than about 20 % means nothing."
+    first = measured[0][2]
+    alike = {
+        (r["name"], r["extractor"], r["nfe"], r["solver"], run.recipe().data.fingerprint) for _, run, r in measured
+    }
+    if len(alike) == 1:
+        parts = [f"<b>{html.escape(name)}</b> {record['value']:.3g}" for name, _, record in measured]
+        sentence = (
+            f"Frechet distance ({html.escape(first['name'])}, {first['nfe']} NFE, lower is better): {', '.join(parts)}; real "
+            f"held-out images {first['floor']:.3g}, a Gaussian with the training pixels' mean and covariance "
+            f"{first['ceiling']:.3g}."
+        )
+        if len(measured) > 1:
+            sentence += " One run each, and seeds alone move such a figure by some 10 % either way: indicative only."
+    else:
+        parts = [
+            f"<b>{html.escape(name)}</b> {r['value']:.3g} ({html.escape(r['name'])}, {r['nfe']} NFE; real {r['floor']:.3g}, "
+            f"Gaussian {r['ceiling']:.3g})"
+            for name, _, r in measured
+        ]
+        sentence = f"Measured on other data, features, counts or solvers, so not comparable: {'; '.join(parts)}."
+    for name, run, record in measured:
+        seen = run.metrics()[-1]["nimg"] if run.metrics() else record["nimg"]
+        if seen > record["nimg"]:
+            sentence += (
+                f" {html.escape(name)} was measured after {record['nimg']:,} of the {seen:,} images it has seen by now."
+            )
     return f"<p class=answer>{sentence}</p>"
 
 
@@ -110,7 +129,10 @@ def _quality(folders: Sequence[Run], names: Sequence[str]) -> str:
             )
             notes += [f"{name}: {warning}" for warning in record["warnings"]]
             if record["accuracy"] is not None:
-                notes.append(f"The classifier is right on {record['accuracy']:.1%} of held-out images.")
+                task = "four orientations (chance is 25 %)" if "orientation" in record["name"] else "classes"
+                notes.append(
+                    f"{name}: the extractor tells the {task} of held-out images in {record['accuracy']:.1%} of cases."
+                )
     if not rows:
         return ""
     head = [
@@ -131,7 +153,7 @@ def _quality(folders: Sequence[Run], names: Sequence[str]) -> str:
 def _samples(folders: Sequence[Run], names: Sequence[str]) -> str:
     figures = []
     for run, name in zip(folders, names, strict=True):
-        grids = sorted(run.samples.glob("[0-9]*.png"))
+        grids = sorted(run.samples.glob("[0-9]*.png"), key=lambda path: int(path.stem))
         if grids:
             caption = f"{html.escape(name)}, after {int(grids[-1].stem):,} images"
             figures.append(

@@ -36,7 +36,8 @@ def save(folder: Path, nimg: int, tensors: Mapping[str, Tensors], state: Mapping
     target = folder / f"{nimg:09d}"
     temporary = folder / f".{target.name}.partial"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in folder.glob(".*.partial"):  # by a process that was killed while saving
+            shutil.rmtree(left, ignore_errors=True)
         temporary.mkdir(parents=True)
         for stem, named in tensors.items():
             # Contiguous copies: safetensors refuses views that share memory.
@@ -63,23 +64,38 @@ def save(folder: Path, nimg: int, tensors: Mapping[str, Tensors], state: Mapping
 
 
 def newest(folder: Path, tell: Callable[[str], None] = lambda message: None) -> Path | None:
-    """The newest complete checkpoint, or None. Damaged ones are passed over, each with a message to ``tell``."""
+    """The newest complete checkpoint, or None where there is none at all.
+
+    Damaged ones are passed over, each with a message to ``tell``.
+
+    Raises:
+        HeadwayError: there are checkpoints and all are damaged; to begin anew must be somebody's decision.
+    """
+    problem = None
     for candidate in reversed(_folders(folder)):
-        problem = damage(candidate)
-        if problem is None:
+        if problem is not None:
+            tell(f"{problem}; going back to {candidate.name}.")
+        fault = damage(candidate)
+        if fault is None:
             return candidate
-        tell(f"Checkpoint {candidate} is damaged ({problem}); going back to the one before.")
+        problem = f"Checkpoint {candidate} is damaged ({fault})"
+    if problem is not None:
+        raise HeadwayError(
+            f"{problem}, and no older one is complete: to begin anew, delete the run folder or choose another."
+        )
     return None
 
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, or None: every file must be there with the checksum that COMPLETE states."""
     try:
-        digests = json.loads((checkpoint / "COMPLETE").read_text(encoding="utf-8"))
+        digests = dict(json.loads((checkpoint / "COMPLETE").read_text(encoding="utf-8")))
     except FileNotFoundError:
         return "COMPLETE is missing"
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return "COMPLETE cannot be read"
+    if "state.json" not in digests:
+        return "COMPLETE does not list its files"
     for name, digest in digests.items():
         file = checkpoint / name
         if not file.is_file():
@@ -125,7 +141,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, s
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob("*") if p.is_dir() and p.name.isdigit()) if folder.is_dir() else []
+    found = [p for p in folder.glob("*") if p.is_dir() and p.name.isdigit()] if folder.is_dir() else []
+    return sorted(found, key=lambda p: int(p.name))  # as numbers: names outgrow their nine digits
 
 
 def _digest(file: Path) -> str:

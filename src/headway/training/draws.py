@@ -44,10 +44,11 @@ class Draws:
 
     def indices(self, start: int, stop: int) -> Tensor:
         """Which images: each epoch is a permutation of all of them. (n,) int64."""
-        position = torch.arange(start, stop)
-        first, last = start // self.images, (stop - 1) // self.images
-        orders = torch.cat([self._order(epoch) for epoch in range(first, last + 1)])
-        return orders[position - first * self.images]
+        parts = []
+        for epoch in range(start // self.images, (stop - 1) // self.images + 1):
+            begin = epoch * self.images
+            parts.append(self._order(epoch)[max(0, start - begin) : stop - begin])
+        return torch.cat(parts)
 
     def noise(self, start: int, stop: int) -> Tensor:
         """Standard normal (n, C, H, W) float32."""

@@ -87,7 +87,10 @@ def train(
         HeadwayError: wrong recipe or data; a run folder of another recipe; a gradient that stays non-finite.
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
-    recipe = recipe.with_overrides([*overrides, *([] if data is None else [f"data.source={data}"])])
+    recipe = recipe.with_overrides([overrides] if isinstance(overrides, str) else list(overrides))
+    recipe = recipe if data is None else recipe.with_data(data)
+    if Path(out).exists() and not Path(out).is_dir():
+        raise HeadwayError(f"{out} is a file: the run needs a folder of its own; choose another --out.")
     precision = recipe.train.precision
     processes = Processes(automatic_precision() if precision == "auto" else precision)
     # One process decodes and caches the images, the others then find the cache.
@@ -149,8 +152,9 @@ class Trainer:
         # All processes look, so that all of them stop; then one of them writes.
         if self.run.recipe_file.is_file() and (differing := self.run.recipe().differences(self.recipe)):
             raise HeadwayError(
-                f"{self.run.folder} holds a run of another recipe ({'; '.join(differing[:4])}): choose another --out, "
-                "or give the same recipe and data."
+                f"{self.run.folder} holds a run of another recipe ({'; '.join(differing[:4])}"
+                f"{f'; and {len(differing) - 4} more' if len(differing) > 4 else ''}): choose another --out, or give the same "
+                "recipe and data. (A run's budget cannot change: its schedules depend on it.)"
             )
         self.processes.wait()
         if self.processes.main:

@@ -95,8 +95,11 @@ def rewrite_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
 def write_text(file: Path, text: str) -> None:
     """Write a file whole or not at all."""
     temporary = file.with_name(f".{file.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def build_framework(recipe: Recipe) -> Framework:
@@ -147,17 +150,23 @@ def load_checkpoint(
     recipe: Recipe, found: Path, ema: int | Literal["raw"] | None = None, device: str | torch.device = "cpu"
 ) -> Denoiser:
     """:func:`load` for one given checkpoint of a resolved recipe."""
-    averages = [int(half_life) for half_life in checkpoint.load_state(found)["ema"]]
-    if ema is None:
-        ema = averages[0] if averages else "raw"
-    if ema != "raw" and ema not in averages:
-        raise HeadwayError(
-            f"{found} keeps no weight average of half-life {ema}; it has {averages or 'none'}, and 'raw'."
-        )
+    ema = choose_average(found, ema)
     network = build_network(recipe)
     restore_network(network, found, "model" if ema == "raw" else f"ema-{ema}")
     denoiser = Denoiser(network, build_framework(recipe), shape=recipe.image_shape, classes=recipe.classes)
     return denoiser.to(device).eval().requires_grad_(False)
+
+
+def choose_average(found: Path, ema: int | Literal["raw"] | None) -> int | Literal["raw"]:
+    """The weight average meant by ``ema`` in a checkpoint: its half-life in images, or "raw"."""
+    averages = [int(half_life) for half_life in checkpoint.load_state(found)["ema"]]
+    if ema is None:
+        return averages[0] if averages else "raw"
+    if ema != "raw" and ema not in averages:
+        raise HeadwayError(
+            f"{found} keeps no weight average of half-life {ema!r}; it has {averages or 'none'}, and 'raw'."
+        )
+    return ema
 
 
 def restore_network(network: nn.Module, found: Path, stem: str) -> None:

@@ -99,7 +99,7 @@ class Lines(Tracker):
             left = (self.total - record["nimg"]) / record["images_per_second"]
             self.console.print(
                 f"{record['nimg']:,} of {self.total:,} images  loss {record['loss']:.4f}  "
-                f"{record['images_per_second']:,.0f} img/s  {left / 60:.1f} min left",
+                f"{record['images_per_second']:,.0f} img/s  {_time(left)} left",
                 highlight=False,
             )
 
@@ -126,3 +126,7 @@ class TensorBoard(Tracker):
         for band in record["bands"]:
             if band["loss"] is not None:
                 self.writer.add_scalar(f"loss by sigma/from {band['sigma'][0]:g}", band["loss"], record["nimg"])
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
