@@ -157,6 +157,19 @@ def test_info_of_a_run_and_of_presets(run):
         assert expected in result.stdout
 
 
+def test_info_lists_every_technique_with_its_source_and_options(monkeypatch, capsys):
+    from headway.noise import DENSITIES
+    from headway.optim import LAWS
+    from headway.weighting import WEIGHTS
+
+    _, out, _ = inside(monkeypatch, capsys, "info", "--techniques")
+    settings = [f"noise={n}" for n in DENSITIES] + [f"weight={n}" for n in WEIGHTS] + [f"optim.law={n}" for n in LAWS]
+    for setting in [*settings, "framework.momentum=propagated", "noise.coupling=immiscible", "sampling.solver=heun"]:
+        assert f"\n{setting}" in f"\n{out}"
+    assert "horizon=0.7" in out
+    assert "arXiv 2404.07946" in out
+
+
 def test_report_puts_runs_side_by_side(run, tmp_path):
     result = headway("report", run, run, "--out", tmp_path / "both.html")
     assert result.returncode == 0
@@ -192,6 +205,7 @@ def test_report_puts_runs_side_by_side(run, tmp_path):
         (["evaluate", "RUN", "--extractor", "no.such:Thing"], "no.such:Thing"),
         (["evaluate", "RUN", "--extractor", "klassifier"], "Did you mean 'classifier'"),
         (["info", "nothing"], "No recipe 'nothing'"),
+        (["info"], "info needs a run folder"),
         (["report", "/no/run"], "No run at /no/run"),
         (["report", "RUN", "--out", "/tmp"], "/tmp is a folder"),
         (["evaluate", "RUN", "--guidance", "2"], "needs a class-conditional model"),

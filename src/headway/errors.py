@@ -10,11 +10,11 @@ class HeadwayError(ValueError):
     """A mistake in what the user gave. The command line prints it without a traceback and exits with code 2."""
 
 
-def suggest(word: str, choices: Iterable[str]) -> str:
-    """The nearest right name as a sentence to append, or "" when nothing is near."""
+def suggest(word: str, choices: Iterable[str], likeness: float = 0.5) -> str:
+    """The nearest right name as a sentence to append, or "" when none has that likeness (0 to 1)."""
     names = list(choices)
     lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=likeness)
     return f" Did you mean {lower[near[0]]!r}?" if near else ""
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from headway.cli.support import average, bar, first_process, positive, print_quality, resolved
 from headway.errors import HeadwayError
-
-if TYPE_CHECKING:
-    from headway.recipes import Recipe
 
 app = typer.Typer(
     name="headway",
@@ -51,7 +49,7 @@ def train(
     if data is not None:
         chosen = chosen.with_data(data)
     if dry_run:
-        typer.echo(_resolved(chosen).to_yaml(), nl=False)
+        typer.echo(resolved(chosen).to_yaml(), nl=False)
         return
     from headway.studies import write_report
     from headway.training import train as run_training
@@ -59,7 +57,7 @@ def train(
     # A run folder as the recipe means that run: go on with it.
     folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / chosen.name)
     trained = run_training(chosen, folder, tell=typer.echo)
-    if _first_process():
+    if first_process():
         page = write_report([folder], trained.run.report)
         typer.echo(f"Run {folder}: {trained.nimg:,} images. Page: {page}")
     if trained.interrupted:
@@ -85,58 +83,26 @@ def sample(
     batch: Annotated[int, typer.Option(help="images at a time")] = 64,
 ) -> None:
     """Sample images from a run into PNG files and a grid."""
-    import json
+    from headway.studies import generate
 
-    import torch
-
-    from headway.images import tile, write_png
-    from headway.training import Run
-    from headway.training.processes import Processes
-    from headway.training.run import choose_average, load_checkpoint, write_text
-
-    _positive("--count", count)
-    folder = Run.existing(run)
-    recipe = folder.recipe()
-    processes = Processes()
-    found = folder.newest_checkpoint()
-    average = choose_average(found, _ema(ema))
-    settings = {
-        "nimg": int(found.name),
-        "ema": average,
-        "solver": solver or recipe.sampling.solver,
-        "steps": steps if steps is not None else recipe.sampling.steps,
-        "grid": grid,
-        "label": label,
-        "guidance": guidance if guidance is not None else recipe.sampling.guidance,
-    }
-    where = _sampling_folder(
-        out or run / "generated" / f"{found.name}-{settings['solver']}-{settings['steps']}", settings
-    )
-    denoiser = load_checkpoint(recipe, found, average, processes.device)
-    labels: Any = None
-    if label is not None:
-        labels = torch.full((count,), label)
-    elif denoiser.classes:
-        labels = torch.arange(count) % denoiser.classes
-    drawn = processes.sample(
-        denoiser,
-        range(seed, seed + count),
-        labels,
-        solver=settings["solver"],
-        steps=settings["steps"],
+    positive("--count", count)
+    folder, drawn = generate(
+        run,
+        count,
+        seed=seed,
+        out=out,
+        solver=solver,
+        steps=steps,
         grid=grid,
-        guidance=settings["guidance"],
+        label=label,
+        guidance=guidance,
+        ema=average(ema),
         batch=batch,
-        progress=processes.main,
+        progress=True,
     )
-    if processes.main:
-        where.mkdir(parents=True, exist_ok=True)
-        write_text(where / "sampling.json", json.dumps(settings, indent=1) + "\n")
-        for one, number in zip(drawn.uint8().permute(0, 2, 3, 1).numpy(), drawn.seeds, strict=True):
-            write_png(one, where / f"{number:06d}.png")
-        write_png(tile(drawn.images, gap=2), where / "grid.png")
-        rate = f"{drawn.solver}, {drawn.steps} steps, {drawn.nfe} NFE an image, {drawn.seconds:.1f} s"
-        typer.echo(f"{count} images in {where} ({rate}). Together: {where / 'grid.png'}")
+    if first_process():
+        cost = f"{drawn.solver}, {drawn.steps} steps, {drawn.nfe} NFE an image, {drawn.seconds:.1f} s"
+        typer.echo(f"{count} images in {folder} ({cost}). Together: {folder / 'grid.png'}")
 
 
 @app.command()
@@ -167,8 +133,8 @@ def evaluate(
     from headway.training import Run
 
     if count is not None:
-        _positive("--count", count)
-    with _bar("sampling") as progress:
+        positive("--count", count)
+    with bar("sampling") as progress:
         record = measure(
             run,
             n=count,
@@ -178,31 +144,41 @@ def evaluate(
             solver=solver,
             steps=steps,
             guidance=guidance,
-            ema=_ema(ema),
+            ema=average(ema),
             batch=batch,
             progress=progress,
         )
-    if _first_process():
-        _print_quality(record)
+    if first_process():
+        print_quality(record)
         page = write_report([run], Run(run).report)
         typer.echo(f"Page: {page}")
 
 
 @app.command()
 def info(
-    what: Annotated[str, typer.Argument(metavar="RUN|PRESET|RECIPE", help="a run folder, a preset or a YAML file")],
+    what: Annotated[
+        str | None, typer.Argument(metavar="RUN|PRESET|RECIPE", help="a run folder, a preset or a YAML file")
+    ] = None,
     data: Data = None,
+    techniques: Annotated[bool, typer.Option("--techniques", help="list all techniques a recipe can name")] = False,
 ) -> None:
     """What a recipe decides and costs: parameters, FLOPs, memory, hours; and the published figures, where there are any."""
+    if techniques:
+        from headway.studies.techniques import listing
+
+        typer.echo(listing())
+        return
+    if what is None:
+        raise HeadwayError("info needs a run folder, a preset or a recipe file; or --techniques for a list of those.")
     from headway.recipes import Recipe
     from headway.studies.cost import describe
     from headway.training import Run
 
     recipe = Recipe.load(what)
-    is_run = Path(what).is_dir()
     if data is not None:
         recipe = recipe.with_data(data)
-    typer.echo(describe(recipe if is_run else _resolved(recipe), Run(what) if is_run else None), nl=False)
+    is_run = Path(what).is_dir()
+    typer.echo(describe(recipe if is_run else resolved(recipe), Run(what) if is_run else None), nl=False)
 
 
 @app.command()
@@ -236,87 +212,9 @@ def demo(
             raise typer.Exit(130)
         evaluations = Run(folder).evaluations()
         if not evaluations or evaluations[-1]["nimg"] != trained.nimg:
-            with _bar("sampling") as progress:
+            with bar("sampling") as progress:
                 evaluations = [measure(folder, progress=progress)]
-        _print_quality(evaluations[-1])
+        print_quality(evaluations[-1])
         write_report([folder], Run(folder).report)
     page = write_report(folders, out / "index.html", title="EDM with and without momentum, on handwritten digits")
     typer.echo(f"Runs: {folders[0]} and {folders[1]}\nPage: {page}")
-
-
-def _sampling_folder(folder: Path, settings: dict[str, Any]) -> Path:
-    """The folder, if it is free or holds images of the same settings: a folder never mixes two."""
-    import json
-
-    if folder.exists() and not folder.is_dir():
-        raise HeadwayError(f"{folder} is a file: choose another --out for the images.")
-    note = folder / "sampling.json"
-    if note.is_file() and (there := json.loads(note.read_text(encoding="utf-8"))) != settings:
-        other = ", ".join(f"{key} {there.get(key)}" for key in settings if there.get(key) != settings[key])
-        raise HeadwayError(f"{folder} holds images of other settings ({other}): choose another --out, or delete it.")
-    return folder
-
-
-def _resolved(recipe: Recipe) -> Recipe:
-    """With every ``auto`` decided, where the data are named."""
-    if recipe.data.source is None:
-        return recipe
-    from headway.training import open_data
-    from headway.training.processes import automatic_precision
-
-    images, heldout = open_data(recipe)
-    return recipe.resolved(images, len(heldout), automatic_precision())
-
-
-def _print_quality(record: dict[str, Any]) -> None:
-    typer.echo(
-        f"{record['name']}: {record['value']:.4g}   "
-        f"(real held-out images {record['floor']:.4g}, pixel Gaussian {record['ceiling']:.4g})"
-    )
-    if record["classes_found"] is not None:
-        typer.echo(f"Classes found among the samples: {record['classes_found']} of {len(record['class_counts'])}.")
-    for warning in record["warnings"]:
-        typer.echo(f"Note: {warning}")
-
-
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise HeadwayError(f"{name} must be at least 1, got {value}.")
-
-
-def _ema(text: str | None) -> Any:
-    if text is None or text == "raw":
-        return text
-    if not text.isdigit():
-        raise HeadwayError(f"--ema is a half-life in images or 'raw', got {text!r}.")
-    return int(text)
-
-
-def _first_process() -> bool:
-    import os
-
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _bar(title: str) -> Any:
-    """A progress bar as a context; entered it gives a function of (done, total)."""
-    from contextlib import contextmanager
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    @contextmanager
-    def bar() -> Any:
-        progress = Progress(console=Console(stderr=True), transient=True, disable=not _first_process())
-        task = progress.add_task(title, total=None)
-
-        def show(done: int, total: int) -> None:
-            progress.start()  # only now: an error before the first image should stand alone
-            progress.update(task, completed=done, total=total)
-
-        try:
-            yield show
-        finally:
-            progress.stop()
-
-    return bar()

@@ -164,8 +164,9 @@ def _nearest(key: str) -> str:
     own = {name.rpartition(".")[2]: name for name in _keys() if section and name.rpartition(".")[0] == section}
     leaves = {name.rpartition(".")[2]: name for name in reversed(_keys())}
     sections = {} if own else {name.partition(".")[0]: name.partition(".")[0] for name in _keys()}
-    for word, names in ((leaf, own), (leaf, leaves), (key, sections)):
-        if found := suggest(word, names):
+    elsewhere = 0.75 if own else 0.5  # another section's key must be very like
+    for word, names, likeness in ((leaf, own, 0.5), (leaf, leaves, elsewhere), (key, sections, 0.5)):
+        if found := suggest(word, names, likeness):
             return found.replace(found.split("'")[1], names[found.split("'")[1]])
     return f" {section} has {', '.join(own)}." if own else f" The keys are {', '.join(_keys())}."
 
