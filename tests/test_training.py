@@ -193,6 +193,8 @@ def test_steps_that_are_not_finite_are_skipped_counted_and_at_last_fatal(tmp_pat
     monkeypatch.setattr(Trainer, "_step", poisoned)
     run = quiet("digits-edm", tmp_path / "one", overrides=SMALL).run
     assert run.metrics()[-1]["skipped"] == 1
+    assert [r["grad_norm"] is None for r in run.metrics()] == [i == 2 for i in range(12)]
+    assert "NaN" not in run.metrics_file.read_text()
     assert all(w.isfinite().all() for w in files(tmp_path / "one")["model"].values())
     bad |= {BATCH * i for i in range(100)}
     with pytest.raises(HeadwayError, match=f"not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row"):

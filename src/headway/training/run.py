@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable
@@ -80,11 +81,19 @@ def read_records(file: Path) -> list[dict[str, Any]]:
 
 
 def append_record(file: Path, record: dict[str, Any]) -> None:
-    """Add one line, flushed to disk."""
+    """Add one line, flushed to disk. Numbers that are not finite become null: JSON has no NaN."""
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record) + "\n")
+        stream.write(json.dumps(_finite(record), allow_nan=False) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def rewrite_records(file: Path, records: Iterable[dict[str, Any]]) -> None:
