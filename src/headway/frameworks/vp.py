@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from headway.frameworks.base import Framework, Prediction, Value, as_tensor
-from headway.noise import UniformTime
+from headway.noise import VP_TIME
 
 
 class VP(Framework):
@@ -15,27 +15,18 @@ class VP(Framework):
     """
 
     name = "vp"
-    beta_min = 0.1
-    beta_d = 19.9
-    time_range = (1e-5, 1.0)
+    density = VP_TIME
+    time_range = (VP_TIME.t_min, VP_TIME.t_max)
 
     def __init__(self, sigma_data: float = 0.5, prediction: Prediction | None = None) -> None:
         super().__init__(sigma_data, prediction)
         self.sigma_min, self.sigma_max = (float(self.sigma(t)) for t in self.time_range)
-        self.density = UniformTime(self.sigma, self.time, self._slope, *self.time_range)
 
     def sigma(self, t: Value) -> Tensor:
-        t = as_tensor(t)
-        return (t * (0.5 * self.beta_d * t + self.beta_min)).expm1().sqrt()
+        return VP_TIME.sigma(as_tensor(t))
 
     def time(self, sigma: Value) -> Tensor:
-        # The root of beta_d t^2 / 2 + beta_min t = ln(1 + sigma^2), in the form that does not cancel for small sigma.
-        log_snr = as_tensor(sigma).square().log1p()
-        return 2 * log_snr / ((self.beta_min**2 + 2 * self.beta_d * log_snr).sqrt() + self.beta_min)
-
-    def _slope(self, sigma: Tensor) -> Tensor:
-        root = (self.beta_min**2 + 2 * self.beta_d * sigma.square().log1p()).sqrt()
-        return 2 * sigma / (1 + sigma.square()) / root
+        return VP_TIME.time(as_tensor(sigma))
 
     def scale(self, sigma: Value) -> Tensor:
         return (1 + as_tensor(sigma).square()).rsqrt()

@@ -6,11 +6,13 @@ from headway.noise.online import EntropyRate, Online, TaskDifficulty
 from headway.noise.quantile import Tilted, importance
 from headway.noise.registry import DENSITIES, build, options
 from headway.noise.rivals import beta, cosmap, laplace, logit_normal, mode, speed, two_phase
+from headway.noise.spaces import VP_TIME
 from headway.noise.stratify import stratified
 from headway.noise.timesteps import CurriculumTimesteps
 
 __all__ = [
     "DENSITIES",
+    "VP_TIME",
     "CurriculumTimesteps",
     "Density",
     "EntropyRate",

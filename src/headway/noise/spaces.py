@@ -20,6 +20,7 @@ def _vp_sigma(t: Tensor) -> Tensor:
 
 
 def _vp_time(sigma: Tensor) -> Tensor:
+    # The root of 9.95 t^2 + 0.1 t = ln(1 + sigma^2), in the form that does not cancel for small sigma.
     log_snr = sigma.square().log1p()
     return 2 * log_snr / ((0.01 + 39.8 * log_snr).sqrt() + 0.1)
 
