@@ -232,7 +232,7 @@ def test_the_real_schedule_free_trains():
     [
         ("adamv", {}, "Did you mean 'adamw'"),
         ("adamw", {"fussed": True}, "Did you mean 'fused'"),
-        ("sgd", {"momentum": 0.5}, "Unknown option of optimizer sgd 'momentum'"),
+        ("sgd", {"momentum": 0.5}, "optimizer 'sgd' has no option 'momentum'"),
         ("muon", {"nesterof": True}, "Did you mean 'nesterov'"),
     ],
 )

@@ -246,7 +246,7 @@ def test_build_by_name():
         build("cltss", base)
     with pytest.raises(HeadwayError, match=r"no option 'horizn': it has horizon.*Did you mean 'horizon'"):
         build("clts", base, horizn=0.5)
-    with pytest.raises(HeadwayError, match="'cosmap' has no option 'scale': it has none"):
+    with pytest.raises(HeadwayError, match="'cosmap' has no options, got 'scale'"):
         build("cosmap", base, scale=1)
     with pytest.raises(HeadwayError, match="no option"):
         build("clts", base, base=base)

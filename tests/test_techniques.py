@@ -113,7 +113,7 @@ def test_a_learning_density_changes_what_is_drawn(tmp_path):
         (["noise=cltss"], "Did you mean 'clts'"),
         (["noise=clts", "noise.horizn=0.5"], "horizon"),
         (["noise=clts", "noise.horizon=-1"], "horizon"),
-        (["noise.horizon=0.5"], "'framework' has no option 'horizon'"),
+        (["noise.horizon=0.5"], "'framework' has no options, got 'horizon'"),
         (["weight=minsnr"], "Did you mean 'min-snr'"),
         (["weight=min-snr", "weight.gama=1"], "gamma"),
         (["weight.gamma=1"], "no options"),

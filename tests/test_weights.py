@@ -252,7 +252,7 @@ def test_weights_by_name():
     [
         ("min_snr", {}, "Did you mean 'min-snr'"),
         ("min-snr", {"gama": 5}, "Did you mean 'gamma'"),
-        ("min-snr", {"prediction": "v"}, "Unknown option"),
+        ("min-snr", {"prediction": "v"}, "has no option"),
         ("debiased", {"gamma": 5}, "has no options, got 'gamma'"),
         ("min-snr", {"gamma": -5}, "gamma > 0"),
     ],

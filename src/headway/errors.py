@@ -22,3 +22,15 @@ def unknown(kind: str, given: object, choices: Iterable[str]) -> HeadwayError:
     """The error for a name that does not exist: names what was given, what exists, and the nearest right one."""
     names = list(choices)
     return HeadwayError(f"Unknown {kind} {given!r}: expected one of {', '.join(names)}.{suggest(str(given), names)}")
+
+
+def refuse_unknown_options(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse the first of the ``given`` option names that ``owner`` (for people: "weight 'p2'") does not have."""
+    names = list(known)
+    for option in given:
+        if not names:
+            raise HeadwayError(f"The {owner} has no options, got {option!r}; leave it out.")
+        if option not in names:
+            raise HeadwayError(
+                f"The {owner} has no option {option!r}: it has {', '.join(names)}.{suggest(option, names)}"
+            )

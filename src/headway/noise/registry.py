@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from headway.errors import HeadwayError, suggest, unknown
+from headway.errors import refuse_unknown_options, unknown
 from headway.noise.clts import clts
 from headway.noise.density import Density
 from headway.noise.online import EntropyRate, TaskDifficulty
@@ -57,11 +57,6 @@ def build(
     Raises:
         HeadwayError: unknown name or option, naming the nearest right one; a value out of range.
     """
-    known = options(name)
-    for key in chosen:
-        if key not in known:
-            raise HeadwayError(
-                f"The noise density {name!r} has no option {key!r}: it has {', '.join(known) or 'none'}.{suggest(key, known)}"
-            )
+    refuse_unknown_options(f"noise density {name!r}", chosen, options(name))
     given = {"loss_weight": loss_weight} if name == "adaptive" else {}
     return DENSITIES[name](base, **chosen, **given)

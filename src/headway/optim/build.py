@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
-from headway.errors import HeadwayError, unknown
+from headway.errors import HeadwayError, refuse_unknown_options, unknown
 from headway.optim.muon import MuonAdamW
 
 
@@ -60,7 +60,5 @@ def make_optimizer(
     if name == "sgd":
         own = {"lr": lr, "momentum": betas[0], "dampening": betas[0], "weight_decay": weight_decay}
     known = [option for option in inspect.signature(factory).parameters if option not in own and option != "params"]
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of optimizer {name}", option, known)
+    refuse_unknown_options(f"optimizer {name!r}", options, known)
     return factory(parameters, **own, **options)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from headway.errors import HeadwayError, unknown
+from headway.errors import HeadwayError, refuse_unknown_options, unknown
 
 
 class Rates(NamedTuple):
@@ -112,11 +112,5 @@ def law(name: str, **options: Any) -> Law:
     if name not in LAWS:
         raise unknown("law", name, LAWS)
     known = [parameter for parameter in inspect.signature(LAWS[name]).parameters if parameter not in ("tau", "b0")]
-    for option in options:
-        if option not in known:
-            raise (
-                unknown(f"option of law {name}", option, known)
-                if known
-                else HeadwayError(f"Law {name} has no options, got {option!r}.")
-            )
+    refuse_unknown_options(f"law {name!r}", options, known)
     return partial(LAWS[name], **options)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.denoiser import DenoiserLike
-from headway.errors import HeadwayError, unknown
+from headway.errors import HeadwayError, refuse_unknown_options
 from headway.images import to_uint8
 from headway.sampling.grids import DEFAULT_RHO, sigma_grid
 from headway.sampling.guidance import Guided, check_guidance
@@ -130,11 +130,8 @@ def sample(
 
 def _settings(solver: str, defaults: Mapping[str, float], options: Mapping[str, float] | None) -> dict[str, float]:
     settings = dict(options or {})
+    refuse_unknown_options(f"solver {solver!r}", settings, defaults)
     for name, value in settings.items():
-        if name not in defaults:
-            if not defaults:
-                raise HeadwayError(f"The solver {solver!r} has no options, got {name!r}; leave it out.")
-            raise unknown(f"option of the solver {solver!r}", name, defaults)
         if not value >= 0:
             raise HeadwayError(f"The option {name} of the solver {solver!r} must be a number >= 0, got {value}.")
     return settings

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headway.errors import HeadwayError, unknown
+from headway.errors import HeadwayError, refuse_unknown_options, unknown
 from headway.weighting.algebra import Prediction, convert
 
 
@@ -118,13 +118,7 @@ def weight_for(name: str, **options: float) -> Callable[[Tensor], Tensor]:
     if name not in WEIGHTS:
         raise unknown("weight", name, WEIGHTS)
     known = [p for p in inspect.signature(WEIGHTS[name]).parameters if p not in ("snr", "prediction", "sigma_data")]
-    for option in options:
-        if option not in known:
-            raise (
-                unknown(f"option of weight {name}", option, known)
-                if known
-                else HeadwayError(f"Weight {name} has no options, got {option!r}.")
-            )
+    refuse_unknown_options(f"weight {name!r}", options, known)
     multiplier: Callable[..., Tensor] = partial(WEIGHTS[name], prediction="x0", **options)
     multiplier(1.0)  # judges the options
 
