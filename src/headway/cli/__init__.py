@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 from typing import TextIO
 
 
@@ -35,7 +36,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Headway's own warnings as sentences for people; others as Python shows them."""
-    if "headway" in filename:
+    # By the package's own folder: a checkout or environment may be called headway too.
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
         print(f"headway: {message}", file=sys.stderr)
     else:
         print(warnings.formatwarning(message, category, filename, lineno), end="", file=sys.stderr)

@@ -61,7 +61,9 @@ def generate(
     if label is not None:
         labels = torch.full((count,), label)
     elif denoiser.classes:
-        labels = torch.arange(count) % denoiser.classes
+        labels = (
+            torch.arange(seed, seed + count) % denoiser.classes
+        )  # of the seed, whichever images are asked for with it
     options = {key: settings[key] for key in ("solver", "steps", "grid", "guidance")}
     drawn = processes.sample(
         denoiser, range(seed, seed + count), labels, batch=batch, progress=progress and processes.main, **options
