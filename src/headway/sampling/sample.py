@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from headway.sampling.seeding import check_seeds, choose_labels, seed_noise
 from headway.sampling.solvers import find_solver
 
 Report = Callable[[int, int], None]
+Watch = Callable[[int, float, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def sample(
     shape: Sequence[int] | None = None,
     device: torch.device | str | None = None,
     progress: Report | bool = False,
+    watch: Watch | None = None,
     options: Mapping[str, float] | None = None,
 ) -> Samples:
     """One image per seed.
@@ -85,6 +88,7 @@ def sample(
         shape: (C, H, W), where the denoiser has no ``shape`` or another one is wanted.
         device: where to run, by default where the denoiser's parameters are; the denoiser is not moved.
         progress: True for a bar, or a function of (calls of the denoiser done, calls in all).
+        watch: called once per step of every batch with (step, sigma, x0 (B, C, H, W)): the estimate the step starts with.
         options: the solver's own; "churn" has s_churn, s_tmin, s_tmax and s_noise.
 
     Raises:
@@ -102,13 +106,17 @@ def sample(
         raise HeadwayError("The denoiser does not know the shape of its images; give shape=(C, H, W).")
     if batch < 1:
         raise HeadwayError(f"batch must be 1 or more images at a time, got {batch}.")
-    device = _device_of(denoiser) if device is None else torch.device(device)
+    device = device_of(denoiser) if device is None else torch.device(device)
 
     def run(part: slice, report: Callable[[], None]) -> tuple[Tensor, int]:
         guided = Guided(denoiser, None if chosen is None else chosen[part].to(device), guidance, guidance_interval)
+        calls = itertools.count()
 
         def denoise(x: Tensor, sigma: Tensor) -> Tensor:
             x0 = guided(x, sigma)
+            step, again = divmod(next(calls), method.evaluations)
+            if watch is not None and not again:
+                watch(step, float(sigma), x0)
             report()
             return x0
 
@@ -120,7 +128,7 @@ def sample(
 
     images = torch.empty(len(seeds), *shape)
     total = math.ceil(len(seeds) / batch) * method.nfe(steps)
-    with torch.no_grad(), _eval_mode(denoiser), _reporter(progress, total) as report:
+    with torch.no_grad(), eval_mode(denoiser), _reporter(progress, total) as report:
         for first in range(0, len(seeds), batch):
             part = slice(first, first + batch)
             images[part], nfe = run(part, report)
@@ -148,7 +156,8 @@ def _refuse_broken(images: Tensor, seeds: Sequence[int]) -> None:
         )
 
 
-def _device_of(denoiser: DenoiserLike) -> torch.device:
+def device_of(denoiser: DenoiserLike) -> torch.device:
+    """Where the denoiser's parameters are; the CPU if it has none."""
     if isinstance(denoiser, nn.Module):
         for tensor in (*denoiser.parameters(), *denoiser.buffers()):
             return tensor.device
@@ -156,7 +165,8 @@ def _device_of(denoiser: DenoiserLike) -> torch.device:
 
 
 @contextmanager
-def _eval_mode(denoiser: DenoiserLike) -> Iterator[None]:
+def eval_mode(denoiser: DenoiserLike) -> Iterator[None]:
+    """The denoiser in eval mode, and afterwards, also after an error, every part as it was."""
     modules = list(denoiser.modules()) if isinstance(denoiser, nn.Module) else []
     modes = [module.training for module in modules]
     for module in modules:
