@@ -79,3 +79,14 @@ def test_evaluation_by_two_equals_evaluation_by_one(runs):
         launch(processes, "evaluate", runs[0])
         values.append(json.loads((runs[0] / "evaluations.jsonl").read_text().splitlines()[-1])["value"])
     assert values[0] == pytest.approx(values[1], rel=1e-3)
+
+
+def test_the_learnt_weight_is_the_same_on_one_process_and_two(tmp_path):
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        launch(processes, "train", "digits-edm", *SETTINGS, "weight=uncertainty", "log.samples=0", "--out", out)
+    found = [
+        load_file(next((tmp_path / n / "checkpoints").glob("*320/uncertainty.safetensors"))) for n in ("1", "2")
+    ]
+    assert found[0]["weight"].abs().max() > 0
+    torch.testing.assert_close(found[0]["weight"], found[1]["weight"], rtol=1e-2, atol=1e-5)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from headway.errors import HeadwayError
 from headway.noise import DENSITIES
-from headway.optim import LAWS
+from headway.optim import LAWS, OPTIMIZERS
 from headway.recipes import Recipe
 from headway.training import Run, train
 from headway.weighting import WEIGHTS
@@ -43,11 +43,15 @@ SETTINGS = [
     "noise.coupling=immiscible",
     "optim.name=muon",
     "optim.name=sgd",
+    "weight=uncertainty",
+    "optim.name=schedulefree",
 ]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_each_technique_trains_and_resumes_to_the_bit(setting, tmp_path):
+    if "schedulefree" in setting:
+        pytest.importorskip("schedulefree")
     whole = quiet(tmp_path / "whole", setting)
     quiet(tmp_path / "parts", setting, stop_after=BATCH * 2)
     parts = quiet(tmp_path / "parts", setting)
@@ -98,6 +102,29 @@ def test_the_law_begins_after_the_ramp_which_multiplies_it(tmp_path):
     assert [r["lr"] for r in records] == pytest.approx([0.5e-3, 1e-3, 1e-3, 1e-3 * (1 - 0.9 * 0.5)])
 
 
+def test_the_learnt_weight_is_trained_with_the_network_and_the_loss_stays_the_loss(tmp_path):
+    run = quiet(tmp_path, "weight=uncertainty", "lr=1e-2", "lr_ramp=0").run
+    learnt = load_file(run.newest_checkpoint() / "uncertainty.safetensors")
+    assert learnt["weight"].abs().max() > 0
+    assert all(record["loss"] > 0 for record in run.metrics())
+    assert any(
+        name.startswith("exp_avg/uncertainty.") for name in load_file(run.newest_checkpoint() / "optimizer.safetensors")
+    )
+
+
+def test_schedule_free_saves_the_weights_to_sample_with_beside_those_it_steps_with(tmp_path):
+    pytest.importorskip("schedulefree")
+    run = quiet(tmp_path, "optim.name=schedulefree", "lr_ramp=0").run
+    found = run.newest_checkpoint()
+    model, steps_with, state = (load_file(found / f"{s}.safetensors") for s in ("model", "steps-with", "optimizer"))
+    assert run.recipe().train.ema == ()
+    for name, x in model.items():
+        # y = (1 - beta1) z + beta1 x, solved for x (Defazio et al. 2024, equation 1).
+        expected = (steps_with[name] - 0.1 * state[f"z/{name}"]) / 0.9
+        torch.testing.assert_close(x, expected, rtol=1e-5, atol=1e-6)
+    assert any(not torch.equal(model[name], steps_with[name]) for name in model)
+
+
 def test_a_learning_density_changes_what_is_drawn(tmp_path):
     plain, adaptive = (
         quiet(tmp_path / n, f"noise={n}", "noise.memory=64" if n == "adaptive" else "seed=0")
@@ -122,6 +149,10 @@ def test_a_learning_density_changes_what_is_drawn(tmp_path):
         (["noise=clts", "momentum=propagated", "framework.density=momentum"], "two owners of the noise density"),
         (["optim.law=mdlrc", "optim.name=muon"], "Two owners of beta1: optimizer 'muon'"),
         (["optim.law=decay-only", "optim.name=muon"], "Two owners of beta1"),
+        (["optim.law=cosine", "optim.name=schedulefree"], "Two owners of learning rate: optimizer 'schedulefree'"),
+        (["optim.name=schedulefree", "train.ema=[1000]"], "two owners of the weight average"),
+        (["weight=uncertanty"], "Did you mean 'uncertainty'"),
+        (["weight=uncertainty", "weight.feature=3"], "Did you mean 'features'"),
     ],
 )
 def test_mistakes_and_two_owners_are_named(settings, sentence):
@@ -138,11 +169,12 @@ def test_choosing_another_technique_drops_the_last_one_s_options():
 
 
 def test_all_pairs_of_slots_are_allowed_or_name_both_owners():
-    """Only Muon's momentum and the momentum process's density own what another slot may own too."""
+    """Only Muon's momentum and Schedule-Free's average own what another slot may own too."""
+    forbidden_laws = {"muon": {"mdlrc", "decay-only"}, "schedulefree": set(LAWS) - {"constant"}}
     for density, weight, law, optimizer in itertools.product(
-        DENSITIES, ["framework", *WEIGHTS], LAWS, ["adamw", "sgd", "muon"]
+        DENSITIES, ["framework", "uncertainty", *WEIGHTS], LAWS, OPTIMIZERS
     ):
-        forbidden = optimizer == "muon" and law in ("mdlrc", "decay-only")
+        forbidden = law in forbidden_laws.get(optimizer, ())
         settings = [f"noise={density}", f"weight={weight}", f"optim.law={law}", f"optim.name={optimizer}"]
         if forbidden:
             with pytest.raises(HeadwayError, match=rf"optimizer '{optimizer}'.*law '{law}'"):

@@ -283,7 +283,7 @@ def test_the_learnt_weight_starts_as_none_and_finds_the_log_of_the_loss():
 
 def test_the_learnt_weight_reports_the_loss_when_the_objective_is_negative():
     learnt = Uncertainty()
-    nn.init.constant_(learnt.linear.bias, -5.0)
+    nn.init.constant_(learnt.bias, -5.0)
     estimate = torch.full((3,), 0.01, requires_grad=True)
     result = learnt.loss(estimate, torch.tensor([0.1, 1.0, 10.0], dtype=torch.float64))
     assert (result.objective < 0).all()
@@ -291,7 +291,7 @@ def test_the_learnt_weight_reports_the_loss_when_the_objective_is_negative():
     assert not result.loss.requires_grad
     result.objective.sum().backward()
     assert estimate.grad.tolist() == pytest.approx([math.exp(5)] * 3)
-    assert learnt.linear.weight.grad is not None
+    assert learnt.weight.grad is not None
 
 
 def test_all_processes_have_the_same_features():

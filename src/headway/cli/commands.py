@@ -42,10 +42,10 @@ def train(
     out: Annotated[Path | None, typer.Option(help="run folder; default runs/<preset>")] = None,
     dry_run: Annotated[bool, typer.Option(help="print the full recipe and stop")] = False,
 ) -> None:
-    """Train a model, or go on with a run: the same command again resumes."""
-    from headway.recipes import Recipe
+    """Train a model, or go on with a run: the same command again resumes. The preset gan is a GAN, to compare with."""
+    from headway import gan
 
-    chosen = Recipe.load(recipe).with_overrides(overrides or [])
+    chosen = gan.load_recipe(recipe).with_overrides(overrides or [])
     if data is not None:
         chosen = chosen.with_data(data)
     if dry_run:
@@ -56,7 +56,10 @@ def train(
 
     # A run folder as the recipe means that run: go on with it.
     folder = out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / chosen.name)
-    trained = run_training(chosen, folder, tell=typer.echo)
+    if isinstance(chosen, gan.GanRecipe):
+        trained = gan.train(chosen, folder, tell=typer.echo)
+    else:
+        trained = run_training(chosen, folder, tell=typer.echo)
     if first_process():
         page = write_report([folder], trained.run.report)
         typer.echo(f"Run {folder}: {trained.nimg:,} images. Page: {page}")
@@ -126,6 +129,9 @@ def evaluate(
     ] = None,
     ema: Ema = None,
     batch: Annotated[int, typer.Option(help="images at a time")] = 128,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="also KID, precision, recall, density, coverage, MMD and copies")
+    ] = False,
 ) -> None:
     """Measure a run: Frechet distance beside its floor (real images) and ceiling (pixel Gaussian)."""
     from headway.studies import evaluate as measure
@@ -147,6 +153,7 @@ def evaluate(
             ema=average(ema),
             batch=batch,
             progress=progress,
+            figures=figures,
         )
     if first_process():
         print_quality(record)
@@ -161,20 +168,27 @@ def info(
     ] = None,
     data: Data = None,
     techniques: Annotated[bool, typer.Option("--techniques", help="list all techniques a recipe can name")] = False,
+    time: Annotated[bool, typer.Option("--time", help="with --techniques: measure what each costs in a step")] = False,
 ) -> None:
     """What a recipe decides and costs: parameters, FLOPs, memory, hours; and the published figures, where there are any."""
     if techniques:
+        from headway.studies.overhead import SETUP, overheads
         from headway.studies.techniques import listing
 
-        typer.echo(listing())
+        step, costs = overheads() if time else (0.0, [])
+        typer.echo(listing(costs))
+        if time:
+            typer.echo(f"\nOne step: {1000 * step:.4g} ms ({SETUP}).")
         return
+    if time:
+        raise HeadwayError("--time measures the techniques: give --techniques with it.")
     if what is None:
         raise HeadwayError("info needs a run folder, a preset or a recipe file; or --techniques for a list of those.")
-    from headway.recipes import Recipe
+    from headway.gan import load_recipe
     from headway.studies.cost import describe
     from headway.training import Run
 
-    recipe = Recipe.load(what)
+    recipe = load_recipe(what)
     if data is not None:
         recipe = recipe.with_data(data)
     is_run = Path(what).is_dir()

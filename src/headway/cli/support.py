@@ -9,18 +9,22 @@ import typer
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
+    from headway.gan import GanRecipe
     from headway.recipes import Recipe
 
 
-def resolved(recipe: Recipe) -> Recipe:
+def resolved(recipe: Recipe | GanRecipe) -> Recipe | GanRecipe:
     """With every ``auto`` decided, where the data are named."""
     if recipe.data.source is None:
         return recipe
+    from headway.recipes import Recipe
     from headway.training import open_data
     from headway.training.processes import automatic_precision
 
     images, heldout = open_data(recipe)
-    return recipe.resolved(images, len(heldout), automatic_precision())
+    if isinstance(recipe, Recipe):
+        return recipe.resolved(images, len(heldout), automatic_precision())
+    return recipe.resolved(images, len(heldout))
 
 
 def print_quality(record: dict[str, Any]) -> None:
@@ -30,6 +34,8 @@ def print_quality(record: dict[str, Any]) -> None:
     )
     if record["classes_found"] is not None:
         typer.echo(f"Classes found among the samples: {record['classes_found']} of {len(record['class_counts'])}.")
+    for key, value in record.get("figures", {}).items():
+        typer.echo(f"{key}: {value:.4g}   (real held-out images {record['figures_floor'][key]:.4g})")
     for warning in record["warnings"]:
         typer.echo(f"Note: {warning}")
 

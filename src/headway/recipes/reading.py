@@ -8,27 +8,38 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from headway.errors import HeadwayError, suggest
+from headway.recipes.base import RecipeBase
 from headway.recipes.recipe import Recipe
-from headway.recipes.sections import FrameworkSection, Named, NoiseSection, OptimSection, WeightSection
+from headway.recipes.sections import Named
+
+SomeRecipe = TypeVar("SomeRecipe", bound=RecipeBase)
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def parse(values: object, where: str) -> Recipe:
     """A recipe from plain values; errors begin with ``where`` they stand."""
+    if isinstance(values, dict) and "model" in values:
+        raise HeadwayError(f"{where}: this is the recipe of a {values['model']}, not of a diffusion model.")
+    return parse_as(Recipe, values, where)
+
+
+def parse_as(schema: type[Schema], values: object, where: str) -> Schema:
+    """:func:`parse` for a recipe of any kind, or another strict file."""
     if not isinstance(values, dict):
         given = "nothing" if values is None else f"a {type(values).__name__}"
         raise HeadwayError(
             f"{where}: a recipe is a mapping of sections such as 'train: {{images: 200k}}', got {given}."
         )
     try:
-        return Recipe.model_validate(_numbers(values))
+        return schema.model_validate(_numbers(values))
     except ValidationError as error:
-        raise HeadwayError(f"{where}: {_explain(error)}") from None
+        raise HeadwayError(f"{where}: {_explain(error, schema)}") from None
 
 
 @cache
@@ -49,16 +60,21 @@ def presets() -> Mapping[str, Mapping[str, Any]]:
 
 def load(source: str | Path) -> Recipe:
     """See :meth:`Recipe.load`."""
-    if str(source) in presets() and (Path(source) / "recipe.yaml").is_file() and not isinstance(source, Path):
+    return parse(*find(source, presets()))
+
+
+def find(source: str | Path, known: Mapping[str, Mapping[str, Any]]) -> tuple[object, str]:
+    """The plain values of a file, a run folder or one of the ``known`` presets, and where they stand, for people."""
+    if str(source) in known and (Path(source) / "recipe.yaml").is_file() and not isinstance(source, Path):
         raise HeadwayError(f"{source!r} is a preset, and here also a run folder: write ./{source} for the folder.")
-    if str(source) in presets() and not isinstance(source, Path):
-        return parse(dict(presets()[str(source)]), f"preset {source}")
+    if str(source) in known and not isinstance(source, Path):
+        return dict(known[str(source)]), f"preset {source}"
     path = Path(source)
     path = path / "recipe.yaml" if path.is_dir() else path
     if not path.is_file():
         raise HeadwayError(
-            f"No recipe {str(source)!r}: expected a YAML file, a run folder or a preset.{suggest(str(source), presets())} "
-            f"The presets are {', '.join(presets())}."
+            f"No recipe {str(source)!r}: expected a YAML file, a run folder or a preset.{suggest(str(source), known)} "
+            f"The presets are {', '.join(known)}."
         )
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -68,35 +84,33 @@ def load(source: str | Path) -> Recipe:
         raise HeadwayError(
             f"{path}: broken YAML{place}; 'headway train edm --dry-run' prints a whole recipe."
         ) from None
-    return parse(values, str(path))
+    return values, str(path)
 
 
-def override(recipe: Recipe, overrides: list[str]) -> Recipe:
-    """See :meth:`Recipe.with_overrides`."""
-    values = recipe.model_dump()
+def override(recipe: SomeRecipe, overrides: list[str]) -> SomeRecipe:
+    """See :meth:`RecipeBase.with_overrides`."""
+    schema, values = type(recipe), recipe.model_dump()
+    named = _named(schema)
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise HeadwayError(f"Expected key=value, got {text!r}; for example optim.lr=2e-4.")
-        section, _, leaf = _full_key(key.strip()).rpartition(".")
+        section, _, leaf = _full_key(key.strip(), schema).rpartition(".")
         if section:
             values[section][leaf] = _value(value)
-        elif leaf in _SECTIONS:  # noise=clts: another technique, with none of the options of the last
-            values[leaf] = {k: v for k, v in values[leaf].items() if k in _SECTIONS[leaf].model_fields} | {
+        elif leaf in named:  # noise=clts: another technique, with none of the options of the last
+            values[leaf] = {k: v for k, v in values[leaf].items() if k in named[leaf].model_fields} | {
                 "name": _value(value)
             }
         else:
             values[leaf] = _value(value)
-    return parse(values, "key=value")
+    return parse_as(schema, values, "key=value")
 
 
-# The sections that choose a technique by name and hold its options.
-_SECTIONS: dict[str, type[Named]] = {
-    "framework": FrameworkSection,
-    "noise": NoiseSection,
-    "weight": WeightSection,
-    "optim": OptimSection,
-}
+def _named(schema: type[BaseModel]) -> dict[str, type[Named]]:
+    """The sections that choose a technique by name and hold its options."""
+    sections = {name: field.annotation for name, field in schema.model_fields.items()}
+    return {name: kind for name, kind in sections.items() if isinstance(kind, type) and issubclass(kind, Named)}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -132,10 +146,10 @@ def _numbers(value: Any) -> Any:
     return int(number) if number.is_integer() else number
 
 
-def _keys(model: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
+def _keys(schema: type[BaseModel], prefix: str = "") -> list[str]:
     """All dotted keys."""
     keys = []
-    for name, field in model.model_fields.items():
+    for name, field in schema.model_fields.items():
         section = field.annotation
         if isinstance(section, type) and issubclass(section, BaseModel):
             keys += _keys(section, f"{prefix}{name}.")
@@ -144,40 +158,41 @@ def _keys(model: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
     return keys
 
 
-def _full_key(key: str) -> str:
+def _full_key(key: str, schema: type[BaseModel]) -> str:
     """The dotted key; a bare one is completed where just one section has it."""
-    section = key.partition(".")[0]
-    if key in _keys() or (section in _SECTIONS and (key == section or key.count(".") == 1)):
+    section, keys = key.partition(".")[0], _keys(schema)
+    if key in keys or (section in _named(schema) and (key == section or key.count(".") == 1)):
         return key
-    if key in (sections := {name.partition(".")[0]: name for name in _keys() if "." in name}):
+    if key in (sections := {name.partition(".")[0]: name for name in keys if "." in name}):
         raise HeadwayError(f"{key} is a section of the recipe: set one of its keys, for example {sections[key]}.")
-    matches = [name for name in _keys() if name.rpartition(".")[2] == key]
+    matches = [name for name in keys if name.rpartition(".")[2] == key]
     if len(matches) == 1:
         return matches[0]
-    hint = f" Say which: {' or '.join(matches)}." if matches else _nearest(key)
+    hint = f" Say which: {' or '.join(matches)}." if matches else _nearest(key, schema)
     raise HeadwayError(f"Unknown recipe key {key!r}.{hint}")
 
 
-def _nearest(key: str) -> str:
+def _nearest(key: str, schema: type[BaseModel]) -> str:
     """The nearest dotted key as a sentence: within its section if that exists, else by its last part, its section, its whole."""
+    keys = _keys(schema)
     section, _, leaf = key.rpartition(".")
-    own = {name.rpartition(".")[2]: name for name in _keys() if section and name.rpartition(".")[0] == section}
-    leaves = {name.rpartition(".")[2]: name for name in reversed(_keys())}
-    sections = {} if own else {name.partition(".")[0]: name.partition(".")[0] for name in _keys()}
+    own = {name.rpartition(".")[2]: name for name in keys if section and name.rpartition(".")[0] == section}
+    leaves = {name.rpartition(".")[2]: name for name in reversed(keys)}
+    sections = {} if own else {name.partition(".")[0]: name.partition(".")[0] for name in keys}
     elsewhere = 0.75 if own else 0.5  # another section's key must be very like
     for word, names, likeness in ((leaf, own, 0.5), (leaf, leaves, elsewhere), (key, sections, 0.5)):
         if found := suggest(word, names, likeness):
             return found.replace(found.split("'")[1], names[found.split("'")[1]])
-    return f" {section} has {', '.join(own)}." if own else f" The keys are {', '.join(_keys())}."
+    return f" {section} has {', '.join(own)}." if own else f" The keys are {', '.join(keys)}."
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, schema: type[BaseModel]) -> str:
     """The first problem as one sentence."""
     problems = error.errors()
     first = problems[0]
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        return f"unknown key {'.'.join(path)!r}.{_nearest('.'.join(path))}"
+        return f"unknown key {'.'.join(path)!r}.{_nearest('.'.join(path), schema)}"
     key = ".".join(path[:2])
     if first["type"] == "value_error":
         message = first["msg"].removeprefix("Value error, ")

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from headway import noise
-from headway.errors import HeadwayError, unknown
+from headway.errors import HeadwayError, refuse_unknown_options, unknown
 from headway.optim import check_owner, law
 from headway.sampling import find_solver
-from headway.weighting import weight_for
+from headway.weighting import WEIGHTS, Uncertainty, weight_for
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
@@ -74,7 +74,7 @@ class NoiseSection(Technique):
 
 
 class WeightSection(Technique):
-    """Who owns w(sigma) (docs/weights.md), and FDM's warm-up of it.
+    """Who owns w(sigma) (docs/weights.md), and FDM's warm-up of it. ``uncertainty`` is the framework's, with EDM2's learnt factor.
 
     ``warmup`` is its length in images; ``auto``: 5 % of the budget with momentum, none without.
     """
@@ -85,8 +85,13 @@ class WeightSection(Technique):
 
     @model_validator(mode="after")
     def _check(self) -> WeightSection:
-        if self.name != "framework":
+        if self.name == "uncertainty":
+            refuse_unknown_options("weight 'uncertainty'", self.options, ["features"])
+            Uncertainty(**self.options)
+        elif self.name in WEIGHTS:
             weight_for(self.name, **self.options)
+        elif self.name != "framework":
+            raise unknown("weight", self.name, ["framework", "uncertainty", *WEIGHTS])
         elif self.options:
             raise HeadwayError(f"the framework's own weight has no options, got {', '.join(self.options)}")
         return self
@@ -98,7 +103,7 @@ class OptimSection(Technique):
     The ramp multiplies every law. Options beside these are the law's.
     """
 
-    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    name: Literal["adamw", "sgd", "muon", "schedulefree"] = "adamw"
     law: str = "constant"
     lr: PositiveFloat = 1e-3
     lr_ramp: Natural | Auto = "auto"

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from headway.backbones import flops
+from headway.gan import GanRecipe
+from headway.gan.state import build_networks
 from headway.recipes import Recipe
 from headway.training.run import Run, build_network
 
@@ -66,7 +68,7 @@ def _activations(network: nn.Module, shape: tuple[int, int, int]) -> int:
     return sum(size for _, size in kept.values())
 
 
-def describe(recipe: Recipe, run: Run | None = None) -> str:
+def describe(recipe: Recipe | GanRecipe, run: Run | None = None) -> str:
     """All that a recipe decides and costs, for people; for a run also where it stands."""
     lines = [f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name]
     if run is not None:
@@ -75,13 +77,22 @@ def describe(recipe: Recipe, run: Run | None = None) -> str:
         lines.append(
             f"run: {run.folder}, {seen:,} of {recipe.train.images:,} images seen, {len(run.evaluations())} evaluations"
         )
-    if recipe.data.size == "auto" or recipe.network.preset == "auto":
+    if recipe.data.size == "auto" or recipe.architecture == "auto":
         lines.append("cost: depends on the images; name them with --data to see parameters, FLOPs and memory")
-    else:
+    elif isinstance(recipe, Recipe):
         lines += _cost_lines(recipe, cost(recipe))
-    if recipe.published:
+    else:
+        lines.append(_gan_line(recipe))
+    if isinstance(recipe, Recipe) and recipe.published:
         lines += ["published figures to compare with (not run here):", *_published_lines(recipe.published)]
     return "\n".join(lines) + "\n\n" + recipe.to_yaml()
+
+
+def _gan_line(recipe: GanRecipe) -> str:
+    with torch.device("meta"):
+        players = zip(("generator", "discriminator"), build_networks(recipe), strict=True)
+        counts = [f"{name} {sum(p.numel() for p in network.parameters()):,}" for name, network in players]
+    return f"parameters: {', '.join(counts)}"
 
 
 def _cost_lines(recipe: Recipe, c: Cost) -> list[str]:

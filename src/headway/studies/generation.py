@@ -9,11 +9,13 @@ from typing import Any, Literal
 import torch
 
 from headway.errors import HeadwayError
+from headway.gan import load_recipe
 from headway.images import tile, write_png
 from headway.sampling import Samples
+from headway.studies.drawing import open_drawer
 from headway.training import Run
 from headway.training.processes import Processes
-from headway.training.run import choose_average, load_checkpoint, write_text
+from headway.training.run import write_text
 
 
 def generate(
@@ -43,31 +45,30 @@ def generate(
     """
     processes = processes or Processes()
     folder = Run.existing(run)
-    sampling = folder.recipe().sampling
     found = folder.newest_checkpoint()
-    settings: dict[str, Any] = {
-        "nimg": int(found.name),
-        "ema": choose_average(found, ema),
-        "solver": sampling.solver if solver is None else solver,
-        "steps": sampling.steps if steps is None else steps,
-        "grid": grid,
-        "label": label,
-        "guidance": sampling.guidance if guidance is None else guidance,
-    }
+    drawer = open_drawer(
+        load_recipe(folder.recipe_file),
+        found,
+        processes.device,
+        solver=solver,
+        steps=steps,
+        grid=grid,
+        guidance=guidance,
+        ema=ema,
+        batch=batch,
+        progress=progress and processes.main,
+    )
+    settings: dict[str, Any] = {"nimg": int(found.name), **drawer.settings, "label": label}
     where = out or folder.folder / "generated" / f"{found.name}-{settings['solver']}-{settings['steps']}"
     _refuse_other_settings(where, settings)
-    denoiser = load_checkpoint(folder.recipe(), found, settings["ema"], processes.device)
     labels = None
     if label is not None:
         labels = torch.full((count,), label)
-    elif denoiser.classes:
+    elif drawer.classes:
         labels = (
-            torch.arange(seed, seed + count) % denoiser.classes
+            torch.arange(seed, seed + count) % drawer.classes
         )  # of the seed, whichever images are asked for with it
-    options = {key: settings[key] for key in ("solver", "steps", "grid", "guidance")}
-    drawn = processes.sample(
-        denoiser, range(seed, seed + count), labels, batch=batch, progress=progress and processes.main, **options
-    )
+    drawn = processes.deal(drawer.draw, range(seed, seed + count), labels)
     if processes.main:
         where.mkdir(parents=True, exist_ok=True)
         write_text(where / "sampling.json", json.dumps(settings, indent=1) + "\n")

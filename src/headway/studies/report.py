@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError
+from headway.gan import load_recipe
 from headway.training.run import Run, write_text
 
 _STYLE = """
@@ -74,13 +75,15 @@ def _answer(folders: Sequence[Run], names: Sequence[str]) -> str:
     if not measured:
         return "<p class=answer>Not measured yet: run <code>headway evaluate</code>.</p>"
     first = measured[0][2]
-    alike = {
-        (r["name"], r["extractor"], r["nfe"], r["solver"], run.recipe().data.fingerprint) for _, run, r in measured
+    same_question = {
+        (r["name"], r["extractor"], load_recipe(run.recipe_file).data.fingerprint) for _, run, r in measured
     }
-    if len(alike) == 1:
-        parts = [f"<b>{html.escape(name)}</b> {record['value']:.3g}" for name, _, record in measured]
+    # A GAN has one way to make an image; diffusion models are compared under the same solver and evaluations only.
+    ways = {(r["solver"], r["nfe"]) for _, _, r in measured if r["solver"] != "generator"}
+    if len(same_question) == 1 and len(ways) <= 1:
+        parts = [f"<b>{html.escape(name)}</b> {r['value']:.3g} ({r['nfe']} NFE)" for name, _, r in measured]
         sentence = (
-            f"Frechet distance ({html.escape(first['name'])}, {first['nfe']} NFE, lower is better): {', '.join(parts)}; real "
+            f"Frechet distance ({html.escape(first['name'])}, lower is better): {', '.join(parts)}; real "
             f"held-out images {first['floor']:.3g}, a Gaussian with the training pixels' mean and covariance "
             f"{first['ceiling']:.3g}."
         )
@@ -170,18 +173,30 @@ def _curves(folders: Sequence[Run], names: Sequence[str]) -> str:
     records = [run.metrics() for run in folders]
     if not any(records):
         return ""
-    curve, bands = Figure(figsize=(5.2, 3.4), layout="constrained"), Figure(figsize=(5.2, 3.4), layout="constrained")
-    left, right = curve.subplots(), bands.subplots()
+    curve, bands, games = (Figure(figsize=(5.2, 3.4), layout="constrained") for _ in range(3))
+    left, right, game = curve.subplots(), bands.subplots(), games.subplots()
     for name, rows in zip(names, records, strict=True):
         if not rows:
             continue
-        left.plot([r["nimg"] / 1000 for r in rows], [r["mse"] for r in rows], label=name, lw=1.2)
+        nimg = [r["nimg"] / 1000 for r in rows]
+        if "mse" not in rows[0]:
+            game.plot(nimg, [r["loss"] for r in rows], label=f"{name}, discriminator", lw=1.2)
+            game.plot(nimg, [r["loss_generator"] for r in rows], label=f"{name}, generator", lw=1.2)
+            continue
+        left.plot(nimg, [r["mse"] for r in rows], label=name, lw=1.2)
         last = [band for band in rows[-1]["bands"] if band["mse"]]
         right.plot([_label(b["sigma"]) for b in last], [b["mse"] for b in last], "o-", label=name, lw=1.2)
     left.set(xlabel="thousand images seen", ylabel="mean squared error of x0", yscale="log")
     right.set(xlabel="noise level sigma", ylabel="mean squared error of x0", yscale="log")
+    game.set(xlabel="thousand images seen", ylabel="loss")
     figures = []
-    for caption, figure, axes in (("Learning curves", curve, left), ("By noise level, last record", bands, right)):
+    for caption, figure, axes in (
+        ("Learning curves", curve, left),
+        ("By noise level, last record", bands, right),
+        ("The game of generator and discriminator", games, game),
+    ):
+        if not axes.lines:
+            continue
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
         stream = io.BytesIO()
@@ -200,13 +215,13 @@ def _label(ends: Sequence[float | None]) -> str:
 def _setup(folders: Sequence[Run], names: Sequence[str]) -> str:
     rows, texts = [], []
     for run, name in zip(folders, names, strict=True):
-        recipe, records = run.recipe(), run.metrics()
+        recipe, records = load_recipe(run.recipe_file), run.metrics()
         last = records[-1] if records else None
         rows.append(
             [
                 name,
-                recipe.framework.name + (f" + {recipe.framework.momentum}" if recipe.framework.momentum else ""),
-                recipe.network.preset,
+                recipe.method,
+                recipe.architecture,
                 f"{last['nimg']:,} of {recipe.train.images:,}" if last else "0",
                 str(recipe.train.batch),
                 str(recipe.train.seed),
@@ -217,7 +232,7 @@ def _setup(folders: Sequence[Run], names: Sequence[str]) -> str:
         texts.append(
             f"<details><summary>Recipe of {html.escape(name)}</summary><pre>{html.escape(recipe.to_yaml())}</pre></details>"
         )
-    head = ["run", "framework", "network", "images seen", "batch", "seed", "training seconds", "images/s"]
+    head = ["run", "method", "network", "images seen", "batch", "seed", "training seconds", "images/s"]
     return f"<h2>Set-up</h2>{_table(head, rows)}{''.join(texts)}"
 
 

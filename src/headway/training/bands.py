@@ -21,7 +21,7 @@ class Bands:
         self.sums = torch.zeros(len(SIGMA_BANDS) + 1, 3, dtype=torch.float64, device=processes.device)
 
     def add(self, losses: Losses) -> None:
-        weighted, squared_error = losses.weighted.detach().double(), losses.squared_error.double()
+        weighted, squared_error = losses.weighted.double(), losses.squared_error.double()
         rows = torch.stack([torch.ones_like(weighted), weighted, squared_error], 1)
         self.sums.index_add_(0, torch.bucketize(losses.sigma, self.edges), rows)
 

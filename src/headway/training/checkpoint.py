@@ -58,7 +58,7 @@ def save(folder: Path, nimg: int, tensors: Mapping[str, Tensors], state: Mapping
             f"Could not write the checkpoint {target}: {reason}; earlier checkpoints are untouched. "
             "Make room, then run the same command again."
         ) from error
-    for old in _folders(folder)[:-keep]:
+    for old in folders(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -72,7 +72,7 @@ def newest(folder: Path, tell: Callable[[str], None] = lambda message: None) -> 
         HeadwayError: there are checkpoints and all are damaged; to begin anew must be somebody's decision.
     """
     problem = None
-    for candidate in reversed(_folders(folder)):
+    for candidate in reversed(folders(folder)):
         if problem is not None:
             tell(f"{problem}; going back to {candidate.name}.")
         fault = damage(candidate)
@@ -140,7 +140,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, s
         optimizer.state[parameter][kind] = value.to(parameter.device) if on_device else value
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders(folder: Path) -> list[Path]:
+    """The checkpoints in a run's folder of them, whole or not, oldest first."""
     found = [p for p in folder.glob("*") if p.is_dir() and p.name.isdigit()] if folder.is_dir() else []
     return sorted(found, key=lambda p: int(p.name))  # as numbers: names outgrow their nine digits
 

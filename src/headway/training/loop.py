@@ -19,7 +19,7 @@ from headway.denoiser import Denoiser
 from headway.errors import HeadwayError
 from headway.images import tile, write_png
 from headway.optim import after_warmup, beta1_of, law, learning_rate, set_rates
-from headway.recipes import Recipe
+from headway.recipes import Recipe, RecipeBase
 from headway.training import checkpoint
 from headway.training.bands import Bands
 from headway.training.draws import Draws, key
@@ -44,7 +44,7 @@ class Trained:
     interrupted: bool
 
 
-def open_data(recipe: Recipe) -> tuple[ImageSet, ImageSet]:
+def open_data(recipe: RecipeBase) -> tuple[ImageSet, ImageSet]:
     """The (training, held-out) images a recipe names."""
     data = recipe.data
     if data.source is None:
@@ -117,7 +117,7 @@ class Trainer:
         self.framework = build_framework(recipe)
         draws = Draws(recipe.train.seed, len(images), recipe.image_shape)
         self.objective = Objective(recipe, self.framework, Feed(images, processes.device), draws)
-        self.state = TrainingState(recipe, self.objective.density, processes.device)
+        self.state = TrainingState(recipe, self.objective.density, self.objective.uncertainty, processes.device)
         self.law = law(recipe.optim.law, **recipe.optim.options)
 
     def train(self, stop: int, progress: bool) -> Trained:
@@ -136,7 +136,8 @@ class Trainer:
                 if accelerator.scaler is not None and state.scaler is not None:
                     accelerator.scaler.load_state_dict(state.scaler)
                 signals = stack.enter_context(Signals())
-                watch = tracker(self.recipe, self.run, progress, state.nimg) if self.processes.main else Tracker()
+                main, log = self.processes.main, self.recipe.log
+                watch = tracker(self.run, budget, state.nimg, progress and main, log.tensorboard and main)
                 interrupted = self._loop(min(stop, budget), signals, stack.enter_context(watch))
             else:
                 self.tell(f"{self.run.folder} is finished: {state.nimg:,} images.")
@@ -150,12 +151,8 @@ class Trainer:
     def _open_folder(self) -> None:
         """Make or check the run folder and load the newest checkpoint."""
         # All processes look, so that all of them stop; then one of them writes.
-        if self.run.recipe_file.is_file() and (differing := self.run.recipe().differences(self.recipe)):
-            raise HeadwayError(
-                f"{self.run.folder} holds a run of another recipe ({'; '.join(differing[:4])}"
-                f"{f'; and {len(differing) - 4} more' if len(differing) > 4 else ''}): choose another --out, or give the same "
-                "recipe and data. (A run's budget cannot change: its schedules depend on it.)"
-            )
+        if self.run.recipe_file.is_file():
+            self.run.refuse_other_recipe(self.run.recipe(), self.recipe)
         self.processes.wait()
         if self.processes.main:
             self.run.samples.mkdir(parents=True, exist_ok=True)
@@ -225,8 +222,9 @@ class Trainer:
                 )
                 self.objective.prefetch(*ahead)
                 # The gradient of the batch's mean: several processes average theirs, hence their count.
-                accelerator.backward(losses.weighted.sum() * (self.processes.count / train.batch))
+                accelerator.backward(losses.objective.sum() * (self.processes.count / train.batch))
             bands.add(losses)
+        self._average_learnt_gradients()
         accelerator.unscale_gradients()
         norm = float(nn.utils.clip_grad_norm_(state.network.parameters(), self.recipe.optim.clip or math.inf))
         self._set_rates()
@@ -241,6 +239,13 @@ class Trainer:
             average.update(state.network, state.nimg, train.batch)
         state.nimg += train.batch
         return norm
+
+    def _average_learnt_gradients(self) -> None:
+        """Over the processes, for the learnt weight: the network's own are averaged where it is wrapped."""
+        if self.state.uncertainty is not None:
+            for parameter in self.state.uncertainty.parameters():
+                if parameter.grad is not None:
+                    parameter.grad = self.processes.sum(parameter.grad) / self.processes.count
 
     def _set_rates(self) -> None:
         """Learning rate and beta1 of the step at hand: the law, times the ramp."""
@@ -270,14 +275,15 @@ class Trainer:
     def _sample_grid(self) -> None:
         state, sampling = self.state, self.recipe.sampling
         labels = torch.arange(len(SAMPLE_SEEDS)) % self.recipe.classes if self.recipe.classes else None
-        drawn = self.processes.sample(
-            self._denoiser(state.averages[0].network if state.averages else state.network),
-            SAMPLE_SEEDS,
-            labels,
-            solver=sampling.solver,
-            steps=sampling.steps,
-            guidance=sampling.guidance,
-        )
+        with state.sampling_weights() as network:
+            drawn = self.processes.sample(
+                self._denoiser(state.averages[0].network if state.averages else network),
+                SAMPLE_SEEDS,
+                labels,
+                solver=sampling.solver,
+                steps=sampling.steps,
+                guidance=sampling.guidance,
+            )
         if self.processes.main:
             write_png(tile(drawn.images, columns=8, gap=2), self.run.samples / f"{state.nimg:09d}.png")
 

@@ -15,13 +15,19 @@ from headway.denoiser import Denoiser, drop_labels, expand
 from headway.frameworks import Framework
 from headway.recipes import Recipe
 from headway.training.draws import BLOCK, Draws
-from headway.weighting import warmed_up, weight_for
+from headway.weighting import Uncertainty, warmed_up, weight_for
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Per image, all (n,): the weighted loss to minimise, the squared error of x0 behind it, and the noise level."""
+    """Per image, all (n,).
 
+    Attributes:
+        objective: what to minimise; with a learnt weight it can be negative. weighted: w(sigma) times the squared error.
+        squared_error: of x0. sigma: the noise level.
+    """
+
+    objective: Tensor
     weighted: Tensor
     squared_error: Tensor
     sigma: Tensor
@@ -35,8 +41,10 @@ class Objective:
         self.feed = feed
         self.draws = draws
         self.conditional = recipe.classes > 0
-        named = recipe.weight.name != "framework"
-        self.weight = weight_for(recipe.weight.name, **recipe.weight.options) if named else framework.weight
+        name, options = recipe.weight.name, recipe.weight.options
+        self.uncertainty = Uncertainty(**options).to(feed.device) if name == "uncertainty" else None
+        named = name not in ("framework", "uncertainty")
+        self.weight = weight_for(name, **options) if named else framework.weight
         self.base = framework.density
         self.density = noise.build(recipe.noise.name, self.base, self.weight, **recipe.noise.options)
 
@@ -74,7 +82,9 @@ class Objective:
         sigma, weight = sigma.to(x0.device), weight.to(x0)
         estimate = denoiser(x0 + expand(sigma, x0).to(x0.dtype) * eps, sigma, labels, condition)
         error = (estimate.float() - x0).square().flatten(1).mean(1)
-        losses = Losses(error * weight, error.detach(), sigma)
+        weighted = error * weight
+        objective = weighted if self.uncertainty is None else self.uncertainty.loss(weighted, sigma).objective
+        losses = Losses(objective, weighted.detach(), error.detach(), sigma)
         if isinstance(self.density, noise.Online):
             self.density.observe(sigma, losses.weighted, losses.squared_error)
         return losses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -51,6 +51,15 @@ class Processes:
         total: Tensor = self.accelerator.reduce(tensor.to(self.device), reduction="sum")
         return total
 
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows (n, d) of all processes, in the order of their ranks, on each of them; each may have another n."""
+        if self.count == 1:
+            return rows
+        gather, pad = self.accelerator.gather, self.accelerator.pad_across_processes
+        counts = gather(torch.tensor([len(rows)], device=self.device)).tolist()
+        parts = gather(pad(rows.to(self.device))).split(max(counts))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
     def any(self, flag: bool) -> bool:
         """Whether any process says so; all of them hear the same."""
         return flag if self.count == 1 else bool(self.sum(torch.tensor([float(flag)])).item() > 0)
@@ -61,17 +70,26 @@ class Processes:
     def sample(
         self, denoiser: DenoiserLike, seeds: Sequence[int], labels: Tensor | None = None, **options: Any
     ) -> Samples:
-        """:func:`headway.sample` with the seeds dealt out over the processes; every process gets all images, in order.
+        """:func:`headway.sample` with the seeds dealt out over the processes; see :meth:`deal`."""
+        return self.deal(lambda mine, theirs: sample(denoiser, mine, labels=theirs, **options), seeds, labels)
+
+    def deal(
+        self,
+        draw: Callable[[Sequence[int], Tensor | None], Samples],
+        seeds: Sequence[int],
+        labels: Tensor | None = None,
+    ) -> Samples:
+        """``draw(seeds, labels)`` with the seeds dealt out over the processes; every process gets all images, in order.
 
         Any number of seeds will do, also fewer than there are processes.
         """
         if self.count == 1:
-            return sample(denoiser, seeds, labels=labels, **options)
+            return draw(seeds, labels)
         mine = list(range(self.rank, len(seeds), self.count))
         part = None
         if mine:
             chosen = None if labels is None else labels[mine]
-            part = sample(denoiser, [seeds[i] for i in mine], labels=chosen, **options)
+            part = draw([seeds[i] for i in mine], chosen)
         parts = gather_object([(mine, None if part is None else replace(part, images=part.images.cpu()))])
         first = next(p for _, p in parts if p is not None)
         images = first.images.new_empty(len(seeds), *first.images.shape[1:])

@@ -18,7 +18,7 @@ from headway.data.augment import CONDITION_DIM
 from headway.denoiser import Denoiser
 from headway.errors import HeadwayError
 from headway.frameworks import Framework, framework
-from headway.recipes import Recipe
+from headway.recipes import Recipe, RecipeBase
 from headway.training import checkpoint
 
 
@@ -63,6 +63,27 @@ class Run:
                 f"{self.folder} has no complete checkpoint yet: run 'headway train' for it until it has written one."
             )
         return found
+
+    def complete_checkpoints(self) -> list[Path]:
+        """All checkpoints that are whole, oldest first."""
+        return [found for found in checkpoint.folders(self.checkpoints) if checkpoint.damage(found) is None]
+
+    def checkpoint_at(self, nimg: int) -> Path:
+        """The complete checkpoint after that many images."""
+        found = self.checkpoints / f"{nimg:09d}"
+        if (fault := checkpoint.damage(found)) is not None:
+            there = ", ".join(f"{int(path.name):,}" for path in self.complete_checkpoints()) or "none"
+            raise HeadwayError(f"{self.folder} has no complete checkpoint at {nimg:,} images ({fault}); it has {there}.")
+        return found
+
+    def refuse_other_recipe(self, there: RecipeBase, now: RecipeBase) -> None:
+        """Refuse to go on with a run whose recipe decides something else than the one given."""
+        if differing := there.differences(now):
+            raise HeadwayError(
+                f"{self.folder} holds a run of another recipe ({'; '.join(differing[:4])}"
+                f"{f'; and {len(differing) - 4} more' if len(differing) > 4 else ''}): choose another --out, or give the same "
+                "recipe and data. (A run's budget cannot change: its schedules depend on it.)"
+            )
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from headway.errors import HeadwayError
-from headway.recipes import Recipe
 from headway.training.run import Run
+
+_SCALARS = {"loss", "mse", "lr", "beta1", "grad_norm", "images_per_second", "loss_generator", "real", "fake"}
 
 
 class Tracker:
@@ -27,14 +28,13 @@ class Tracker:
         return None
 
 
-def tracker(recipe: Recipe, run: Run, progress: bool, nimg: int) -> Tracker:
-    """The trackers a recipe asks for, as one."""
+def tracker(run: Run, budget: int, nimg: int, progress: bool, tensorboard: bool) -> Tracker:
+    """The trackers a run asks for, as one; ``nimg`` of ``budget`` images have been seen."""
     trackers: list[Tracker] = []
     if progress:
         console = Console(stderr=True)
-        total = recipe.train.images
-        trackers.append(Bar(console, run.folder.name, total, nimg) if console.is_terminal else Lines(console, total))
-    if recipe.log.tensorboard:
+        trackers.append(Bar(console, run.folder.name, budget, nimg) if console.is_terminal else Lines(console, budget))
+    if tensorboard:
         trackers.append(TensorBoard(run))
     return Several(trackers)
 
@@ -120,10 +120,10 @@ class TensorBoard(Tracker):
         self.writer.close()
 
     def tick(self, record: dict[str, Any]) -> None:
-        for name in ("loss", "mse", "lr", "beta1", "grad_norm", "images_per_second"):
+        for name in _SCALARS & record.keys():
             if math.isfinite(record[name]):
                 self.writer.add_scalar(name, record[name], record["nimg"])
-        for band in record["bands"]:
+        for band in record.get("bands", ()):
             if band["loss"] is not None:
                 self.writer.add_scalar(f"loss by sigma/from {band['sigma'][0]:g}", band["loss"], record["nimg"])
 

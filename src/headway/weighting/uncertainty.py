@@ -40,16 +40,15 @@ class Uncertainty(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("frequencies", 2 * math.pi * torch.randn(features, generator=generator))
         self.register_buffer("phases", 2 * math.pi * torch.rand(features, generator=generator))
-        self.linear = nn.Linear(features, 1)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        # A vector, not a matrix of one row: Muon would orthogonalise that.
+        self.weight = nn.Parameter(torch.zeros(features))
+        self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, sigma: Tensor) -> Tensor:
         """u(sigma), of sigma's shape, in the module's dtype; sigma > 0."""
         c_noise = (0.25 * sigma.log()).to(self.frequencies.dtype)[..., None]
         features = math.sqrt(2 / len(self.frequencies)) * (c_noise * self.frequencies + self.phases).cos()
-        u: Tensor = self.linear(features).squeeze(-1)
-        return u
+        return features @ self.weight + self.bias
 
     def loss(self, loss: Tensor, sigma: Tensor) -> UncertainLoss:
         """The objective for losses (n,), each already weighted by w(sigma) of the framework or of :func:`weight_for`."""
