@@ -10,6 +10,7 @@ from typing import TextIO
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
+    from headway.cli import studies  # noqa: F401  registers its commands
     from headway.cli.commands import app
     from headway.errors import HeadwayError
 
