@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow lint clean
+.PHONY: demo study test slow lint clean
 
 # The environment is made anew only when what it is made from changes.
 .venv/.done: pyproject.toml constraints.txt
@@ -12,6 +12,9 @@ BIN := .venv/bin
 
 demo: .venv/.done
 	$(BIN)/headway demo --out runs/demo
+
+study: .venv/.done
+	$(BIN)/headway compare studies/quick.yaml --out runs/quick --jobs 2
 
 # Two workers of one thread each: more threads than cores is several times slower than fewer.
 test: .venv/.done lint

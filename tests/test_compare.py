@@ -307,6 +307,18 @@ def test_the_studies_of_this_repository_are_fair(file):
     assert study.differences(study.baseline) == {}
 
 
+def test_the_readme_s_table_is_the_index_of_records():
+    check = subprocess.run([sys.executable, str(REPOSITORY / "records" / "readme.py"), "--check"], check=False)
+    assert check.returncode == 0, "run: python records/readme.py"
+
+
+def test_every_record_is_in_the_index_and_can_be_done_again():
+    index = (REPOSITORY / "records" / "INDEX.md").read_text(encoding="utf-8")
+    for folder in (p for p in (REPOSITORY / "records").iterdir() if p.is_dir() and not p.name.startswith("_")):
+        assert f"({folder.name}/README.md)" in index
+        assert "ommand: `" in (folder / "README.md").read_text(encoding="utf-8")
+
+
 def test_dry_run_says_what_would_run(tmp_path):
     said: list[str] = []
     assert compare(study_file(tmp_path), tmp_path / "out", dry_run=True, tell=said.append) is None

@@ -212,6 +212,25 @@ def test_noise_rate_of_a_scheduler():
     assert int(cosine.argmax()) in (186, 187, 188)
 
 
+@pytest.mark.parametrize(
+    ("rate", "linear", "cosine"), [(0.5, 165, 328), (0.7, 255, 489), (0.9, 403, 710), (0.99, 621, 909)]
+)
+def test_the_noise_rate_names_other_timesteps_than_their_share_of_time(rate, linear, cosine):
+    """The curriculum in the noise rate aims where sqrt(1 - alpha_bar) is mu, whatever the schedule."""
+    for expected, schedule in ((linear, "linear"), (cosine, "squaredcos_cap_v2")):
+        scheduler = DDPMScheduler(beta_schedule=schedule)
+        rates = (1 - scheduler.alphas_cumprod).sqrt()
+        assert float(rates[expected]) == pytest.approx(rate, abs=0.003)
+        noise = CurriculumTimesteps(scheduler, indicator="noise-rate", mu=rate, std=0.02)
+        assert abs(int(noise.probabilities(1.0).argmax()) - expected) <= 2
+
+
+@pytest.mark.parametrize(("schedule", "rate"), [("linear", 0.778), ("squaredcos_cap_v2", 0.463)])
+def test_a_third_of_the_way_is_another_noise_rate_in_every_schedule(schedule, rate):
+    bar = DDPMScheduler(beta_schedule=schedule).alphas_cumprod[300]
+    assert float((1 - bar).sqrt()) == pytest.approx(rate, abs=5e-4)
+
+
 def test_it_trains_a_diffusers_loop():
     scheduler = DDPMScheduler()
     noise = headway.noise.CurriculumTimesteps(scheduler, horizon=0.7)

@@ -20,6 +20,7 @@ from headway.compare.report import answer, build_page
 from headway.compare.study import Study
 from headway.denoiser import Denoiser, expand
 from headway.errors import HeadwayError
+from headway.recipes import Recipe
 from headway.sampling import find_solver
 from headway.training import Run, open_data
 from headway.training.guards import locked
@@ -148,6 +149,19 @@ def plan(study: Study) -> str:
 def estimate(study: Study, cells: int) -> Estimate:
     """What a cell takes, from three timed training steps and evaluations of the baseline's network."""
     recipe = study.recipe(study.baseline, study.seeds[0])
+    training, sampling = timed(recipe)
+    curve, final = study.curve, study.final
+    nfe = [find_solver(sampler.solver).nfe(sampler.steps) for sampler in final.samplers]
+    return Estimate(
+        training * recipe.train.images,
+        sampling * curve.points * curve.samples * find_solver(curve.solver).nfe(curve.steps),
+        sampling * final.samples * (sum(nfe) + len(final.averages) * nfe[0]),
+        cells,
+    )
+
+
+def timed(recipe: Recipe) -> tuple[float, float]:
+    """Seconds an image of a training step, and of one evaluation of the network: of a recipe with data, on this machine."""
     images, heldout = open_data(recipe)
     recipe = recipe.resolved(images, len(heldout), automatic_precision())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -165,21 +179,9 @@ def estimate(study: Study, cells: int) -> Estimate:
     def step() -> None:
         torch.autograd.backward(forward().square().mean())
 
-    training = _seconds(step, device) / BATCH
+    training = _seconds(step, device)
     with torch.no_grad():
-        sampling = _seconds(forward, device) / BATCH
-    curve, final = study.curve, study.final
-    evaluations = len(final.samplers) + len(final.averages)
-    return Estimate(
-        training * recipe.train.images,
-        sampling * curve.points * curve.samples * find_solver(curve.solver).nfe(curve.steps),
-        sampling
-        * final.samples
-        * sum(find_solver(s.solver).nfe(s.steps) for s in final.samplers)
-        * evaluations
-        / len(final.samplers),
-        cells,
-    )
+        return training / BATCH, _seconds(forward, device) / BATCH
 
 
 def describe(cost: Estimate, jobs: int) -> str:
