@@ -143,6 +143,17 @@ def test_a_failing_arm_does_not_stop_the_others_and_is_shown(tmp_path):
     assert "Failed in some seed: <b>warm</b>" in page
 
 
+def test_a_cell_may_span_processes(tmp_path):
+    text = TINY[: TINY.index("  clts:")] + TINY[TINY.index("  warm:") :].replace("[0, 1]", "[0]")
+    alone, two = (
+        compare(study_file(tmp_path, text), tmp_path / str(n), processes=n, tell=quiet).cells["plain"][0]
+        for n in (1, 2)
+    )
+    assert [p["nimg"] for p in alone["curve"]] == [p["nimg"] for p in two["curve"]]
+    for one, other in zip(alone["finals"], two["finals"], strict=True):
+        assert one["value"] == pytest.approx(other["value"], rel=0.05)
+
+
 def test_killed_and_started_again_it_continues(tmp_path):
     text = TINY.replace("[0, 1]", "[0]")
     command = [
