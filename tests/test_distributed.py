@@ -85,8 +85,6 @@ def test_the_learnt_weight_is_the_same_on_one_process_and_two(tmp_path):
     for processes in (1, 2):
         out = tmp_path / str(processes)
         launch(processes, "train", "digits-edm", *SETTINGS, "weight=uncertainty", "log.samples=0", "--out", out)
-    found = [
-        load_file(next((tmp_path / n / "checkpoints").glob("*320/uncertainty.safetensors"))) for n in ("1", "2")
-    ]
+    found = [load_file(next((tmp_path / n / "checkpoints").glob("*320/uncertainty.safetensors"))) for n in ("1", "2")]
     assert found[0]["weight"].abs().max() > 0
     torch.testing.assert_close(found[0]["weight"], found[1]["weight"], rtol=1e-2, atol=1e-5)

@@ -73,7 +73,9 @@ class Run:
         found = self.checkpoints / f"{nimg:09d}"
         if (fault := checkpoint.damage(found)) is not None:
             there = ", ".join(f"{int(path.name):,}" for path in self.complete_checkpoints()) or "none"
-            raise HeadwayError(f"{self.folder} has no complete checkpoint at {nimg:,} images ({fault}); it has {there}.")
+            raise HeadwayError(
+                f"{self.folder} has no complete checkpoint at {nimg:,} images ({fault}); it has {there}."
+            )
         return found
 
     def refuse_other_recipe(self, there: RecipeBase, now: RecipeBase) -> None:
