@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -244,4 +243,4 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - since)
-    return median(times)
+    return min(times)  # whatever else runs here can only add

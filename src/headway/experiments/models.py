@@ -1,0 +1,115 @@
+"""The models of an experiment: diffusion models and GANs, trained as it says, or taken from runs that are there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, model_validator
+
+from headway.compare.launchers import Job, local
+from headway.compare.run import last_words
+from headway.errors import HeadwayError
+from headway.gan import is_gan
+from headway.gan.recipe import load_recipe
+from headway.recipes.reading import parse_as
+from headway.recipes.sections import Section
+from headway.training import Run
+
+
+class Model(Section):
+    """One model; ``wide: [network.width=64]`` is short for ``wide: {set: [network.width=64]}``.
+
+    Attributes:
+        base: preset or recipe file; None: the experiment's; "gan" for a GAN. set: overrides of it. run: a run folder to take
+            instead. differs: in what it differs from the others, in a word: seed, initialisation, architecture, ...
+    """
+
+    base: str | None = None
+    set: tuple[str, ...] = ()
+    run: str | None = None
+    differs: str = "seed"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, given: Any) -> Any:
+        return {"set": given} if isinstance(given, list | tuple) else {} if given is None else given
+
+
+class Experiment(Section):
+    """What every experiment states: its question and its models. ``set`` goes to diffusion models, ``set_gan`` to GANs."""
+
+    name: str = Field(pattern=r"^[\w][\w .-]*$")
+    question: str
+    base: str = "edm"
+    set: tuple[str, ...] = ()
+    set_gan: tuple[str, ...] = ()
+    models: dict[str, Model]
+
+    @classmethod
+    def load(cls, file: str | Path) -> Any:
+        """From a YAML file.
+
+        Raises:
+            HeadwayError: no such file, broken YAML, an unknown key.
+        """
+        path = Path(file)
+        if not path.is_file():
+            raise HeadwayError(f"No experiment {str(file)!r}: expected a YAML file.")
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise HeadwayError(f"{path}: broken YAML: {str(error).splitlines()[0]}.") from None
+        return parse_as(cls, values, str(path))
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+    def settings(self, name: str) -> tuple[str, list[str]]:
+        """Base and overrides of a model that is to be trained."""
+        model = self.models[name]
+        base = model.base or self.base
+        return base, [*(self.set_gan if base == "gan" else self.set), *model.set]
+
+    def train(self, out: Path, jobs: int, tell: Callable[[str], None]) -> tuple[dict[str, Run], dict[str, str]]:
+        """Train what is not trained yet, ``jobs`` at a time; what is given by a run folder is taken.
+
+        Returns:
+            The finished runs by name, in the experiment's order, and why the others failed.
+        """
+        (out / "logs").mkdir(parents=True, exist_ok=True)
+        runs = {name: Run(model.run or out / "models" / name) for name, model in self.models.items()}
+        failed: dict[str, str] = {}
+        waiting = []
+        for name, run in runs.items():
+            if self.models[name].run is not None:
+                Run.existing(run.folder)
+            elif not finished(run):
+                base, overrides = self.settings(name)
+                load_recipe(base).with_overrides(overrides)  # a mistake is told before anything is trained
+                command = (sys.executable, "-m", "headway", "train", base, *overrides, "--out", str(run.folder))
+                waiting.append(Job(name, command, out / "logs" / f"{name}.log"))
+        if waiting:
+            tell(
+                f"Training {len(waiting)} of {len(runs)} models, {jobs} at a time: {', '.join(j.name for j in waiting)}"
+            )
+        for done, (job, code) in enumerate(local(waiting, jobs, 1) if waiting else (), 1):
+            if code:
+                failed[job.name] = last_words(job.log)
+            tell(f"{done} of {len(waiting)}: {job.name}{f' failed: {failed[job.name]}' if code else ''}")
+        return {name: run for name, run in runs.items() if name not in failed}, failed
+
+    def gans(self, runs: Mapping[str, Run]) -> list[str]:
+        """Which of the models are GANs."""
+        return [name for name, run in runs.items() if is_gan(run.folder)]
+
+
+def finished(run: Run) -> bool:
+    """Whether a run has a complete checkpoint of its whole budget."""
+    if not run.recipe_file.is_file():
+        return False
+    whole = run.complete_checkpoints()
+    return bool(whole) and int(whole[-1].name) >= load_recipe(run.recipe_file).train.images
