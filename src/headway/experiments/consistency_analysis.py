@@ -198,8 +198,9 @@ def _changes(
 
 def _change(pairs: Mapping[Names, Pair], pair: Names, plain: Sequence[Names]) -> Change:
     score, usual = pairs[pair].scores, over(pairs, plain)
-    spread = {at: max(abs(pairs[p].scores[at].value - usual[at].value) for p in plain) for at in usual}
-    return Change({at: score[at] - usual[at] for at in score}, spread if len(plain) > 1 else dict.fromkeys(spread, 0.0))
+    values = {at: [pairs[other].scores[at].value for other in plain] for at in usual}
+    spread = {at: max(own) - min(own) for at, own in values.items()} if len(plain) > 1 else {}
+    return Change({at: score[at] - usual[at] for at in score}, spread)
 
 
 def differing(models: Models, a: str, b: str) -> set[str]:

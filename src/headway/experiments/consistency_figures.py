@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -26,7 +27,7 @@ def models_by_noises(rows: Sequence[tuple[str, Sequence[tuple[str, Tensor]]]]) -
     figure = Figure(figsize=(WIDTH, height * len(every) + 0.3 * len(rows)), layout="constrained")
     blocks = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[len(block) for _, block in rows])[:, 0]
     for axes, (title, block) in zip(blocks, rows, strict=True):
-        sheet = np.concatenate([tile(images, columns, gap=1) for _, images in block])
+        sheet = tile(torch.cat([images for _, images in block]), columns, gap=1)
         axes.imshow(sheet.squeeze(-1) if sheet.shape[2] == 1 else sheet, cmap="gray", vmin=0, vmax=255, aspect="equal")
         side = len(sheet) / len(block)
         axes.set_yticks([side * (i + 0.5) for i in range(len(block))], [name for name, _ in block], fontsize=7)
@@ -49,7 +50,7 @@ def matrix(found: Found, names: Sequence[str], at: str) -> Figure:
     for (i, j), value in np.ndenumerate(values):
         if not math.isnan(value):
             axes.text(
-                j, i, f"{value:.2f}", ha="center", va="center", fontsize=size, color="w" if abs(value) > 0.6 else "k"
+                j, i, f"{value:z.2f}", ha="center", va="center", fontsize=size, color="w" if abs(value) > 0.6 else "k"
             )
     axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right", fontsize=size)
     axes.set_yticks(range(len(names)), names, fontsize=size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +14,8 @@ from headway.page import Page
 from headway.sampling import find_solver
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from headway.experiments.consistency import ConsistencyExperiment
 
 
@@ -108,7 +110,7 @@ def _scores(page: Page, experiment: ConsistencyExperiment, found: Found) -> None
 def _matrix(page: Page, models: Models, found: Found) -> None:
     names = [*models.diffusion, *models.gans]
     page.heading("All pairs")
-    page.pictures([(f"Score, {at}", matrix(found, names, at)) for at in found.conditions])
+    _two_by_two(page, [(f"Score, {at}", matrix(found, names, at)) for at in found.conditions])
     first = found.conditions[0]
     rows = []
     for a in names:
@@ -147,10 +149,9 @@ def _curves(page: Page, experiment: ConsistencyExperiment, models: Models, found
         pictures.append(("Two models swapped at a noise level", over_noise(curves["swaps"])))
     if "training" in curves:
         pictures.append(("Score over training images", over_training(curves["training"])))
-    pictures.append(
-        ("Predicted noise against input", over_noise(curves["identity"], ylabel="cosine", high_first=False))
-    )
-    page.pictures(pictures)
+    cosines = over_noise(curves["identity"], ylabel="cosine", high_first=False)
+    pictures.append(("Predicted noise against input", cosines))
+    _two_by_two(page, pictures)
     page.note(
         f"By {models.few} noises; bands are 95 % intervals. Steps: the estimates D(x; sigma) of two models on their way from the "
         f"same noise. Swapped: one model down to sigma, the other below ({first}); where the lines cross, the image is decided. "
@@ -158,6 +159,11 @@ def _curves(page: Page, experiment: ConsistencyExperiment, models: Models, found
         "images, beside the Gaussian's, which is near 1 at high noise for any data: what a network has learnt is its distance from "
         "that line."
     )
+
+
+def _two_by_two(page: Page, pictures: Sequence[tuple[str, Figure]]) -> None:
+    for first in range(0, len(pictures), 2):
+        page.pictures(pictures[first : first + 2])
 
 
 def _setup(page: Page, experiment: ConsistencyExperiment, models: Models) -> None:

@@ -37,7 +37,11 @@ class Estimate:
         return Estimate.of(self.value - other.value, self.replicates - other.replicates)
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return format(self, "")
+
+    def __format__(self, spec: str) -> str:
+        spec = f"z{spec or '.2f'}"  # z: no minus before a zero
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
 
 def mean(estimates: Iterable[Estimate]) -> Estimate:
@@ -60,7 +64,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Change:
-    """A pair's score with a technique less that of plain pairs, and how far the plain pairs lie apart (0: there is one)."""
+    """A pair's score with a technique less the mean of plain pairs, and how far these lie apart; empty: there is only one."""
 
     difference: Scores
     spread: Mapping[str, float]
@@ -175,8 +179,8 @@ def _identity(found: Evidence) -> Verdict:
     lowest = min(found.identity.values(), key=lambda i: i.cosine)
     word = HOLDS if not below else FAILS if len(below) == len(found.identity) else IN_PART
     sentence = (
-        f"Cosine of predicted noise and input at sigma {found.sigma:g}: {lowest.cosine:.4f} or more in all "
-        f"{len(found.identity)} models; the Gaussian's is {lowest.gaussian:.4f}"
+        f"Cosine of predicted noise and input at sigma {found.sigma:g}: {lowest.cosine:.5f} or more in all "
+        f"{len(found.identity)} models; the Gaussian's is {lowest.gaussian:.5f}"
     )
     ending = ", so that a cosine near 1 is no mark of what a network has learnt"
     known = lowest.gaussian >= NEAR_IDENTITY
@@ -186,20 +190,19 @@ def _identity(found: Evidence) -> Verdict:
 
 def _change(name: str, change: Change) -> Verdict:
     claim = f"Does a technique change it: {name}"
-    beyond = {at: abs(d.value) > change.spread[at] for at, d in change.difference.items()}
-    up = [at for at, d in change.difference.items() if d.low > 0 and beyond[at]]
-    down = [at for at, d in change.difference.items() if d.high < 0 and beyond[at]]
-    every = len(change.difference)
+    first, every = next(iter(change.difference)), len(change.difference)
+    quoted = f"Score less that of plain pairs ({first}): {change.difference[first]:.3f}"
+    away = {at: d for at, d in change.difference.items() if d.low > 0 or d.high < 0}
+    if not change.spread:
+        word = OPEN if away else NO_CHANGE
+        return Verdict(
+            claim, word, f"{quoted}. There is one plain pair only, and the interval does not cover trainings."
+        )
+    up = [at for at, d in away.items() if d.value > change.spread[at]]
+    down = [at for at, d in away.items() if -d.value > change.spread[at]]
     word = RAISES if len(up) == every else LOWERS if len(down) == every else MIXED if up or down else NO_CHANGE
-    first = next(iter(change.difference))
-    sentence = f"Score less that of plain pairs ({first}): {change.difference[first]}."
-    if word == MIXED:
-        sentence += "".join(f" {w}: {', '.join(ats)}." for w, ats in (("Up", up), ("Down", down)) if ats)
-    if any(change.spread.values()):
-        sentence += f" Plain pairs differ from their mean by up to {change.spread[first]:.2f}."
-    else:
-        sentence += " Indicative: one plain pair only, and the interval covers noises, not trainings."
-    return Verdict(claim, word, sentence)
+    parts = [f" {said}: {', '.join(ats)}." for said, ats in (("Up", up), ("Down", down)) if ats and word == MIXED]
+    return Verdict(claim, word, f"{quoted}; plain pairs lie {change.spread[first]:.3f} apart.{''.join(parts)}")
 
 
 def _level(group: Group, at: str) -> str:

@@ -136,6 +136,10 @@ class LandscapeExperiment(Experiment):
         """The bands in which a model is looked at: reference diffusion models are, others as a whole."""
         return list(self.bands) if self.is_reference(name) and not gan else []
 
+    def stages_of(self, name: str, gan: bool) -> int:
+        """At how many stages of training a model's curvature is measured: techniques when they are trained only."""
+        return self.curvature.stages if gan or self.is_reference(name) else 1
+
     def line_names(self, bands: Sequence[str], partner: bool) -> list[tuple[str, str | None]]:
         """(line, band) of one landscape."""
         whole = ["initial to trained", *(["to the next model"] if partner else []), *self.random_lines]

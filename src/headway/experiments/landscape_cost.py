@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from headway.experiments.landscape import PLAYERS, LandscapeExperiment
-from headway.experiments.landscape_frozen import Frozen
+from headway.experiments.landscape_frozen import Frozen, Scene
 from headway.experiments.landscape_kept import asked, experiment_run, found_piece, points_folder
 from headway.experiments.models import finished
 from headway.gan import GanRecipe, load_recipe
@@ -27,6 +27,7 @@ from headway.training.processes import automatic_precision
 SOLVER_PRODUCTS = 60
 EVALUATIONS = 6  # without gradient, that a product is worth
 GRADIENTS = 2.5  # that a product is worth
+START = 6.0  # seconds that a process takes to start and to read its data
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def work(experiment: LandscapeExperiment, name: str, gan: bool, partner: bool) -
     bands, technique = experiment.bands_of(name, gan), not (gan or experiment.is_reference(name))
     lines = len(experiment.line_names(bands, partner)) * experiment.lines.points
     planes = len(experiment.plane_names(bands)) * experiment.planes.points**2
-    rows = experiment.curvature.stages + len(bands) + technique
+    rows = experiment.stages_of(name, gan) + len(bands) + technique
     turning = 2 * 4 * experiment.curvature.rotation if gan else 0  # J and its transpose, of two players, in two units
     return {
         "lines": Work(evaluations=lines * landscapes),
@@ -102,7 +103,8 @@ def estimate(experiment: LandscapeExperiment, out: Path, jobs: int) -> Cost:
     recipes = {name: _recipe(experiment, name, run) for name, run in runs.items()}
     gans = {name: isinstance(recipe, GanRecipe) for name, recipe in recipes.items()}
     timed = {
-        gan: _timed(experiment, next(r for n, r in recipes.items() if gans[n] == gan), jobs) for gan in gans.values()
+        gan: _timed(experiment, next(r for n, r in recipes.items() if gans[n] == gan), jobs)
+        for gan in set(gans.values())
     }
     models, total, train, look, sample = 0, Work(), 0.0, 0.0, 0.0
     for name, recipe in recipes.items():
@@ -111,8 +113,9 @@ def estimate(experiment: LandscapeExperiment, out: Path, jobs: int) -> Cost:
         if not trained:
             models += 1
             players = len(PLAYERS) if gans[name] else 1
-            train += recipe.train.images / experiment.batch * players * product / GRADIENTS
+            train += START + recipe.train.images / experiment.batch * players * product / GRADIENTS
         partner = experiment.partner(name, gans)
+        before = total
         for piece, own in work(experiment, name, gans[name], partner is not None).items():
             if trained and found_piece(out, name, piece, asked(experiment, piece, partner, runs[name])) is not None:
                 continue
@@ -120,6 +123,7 @@ def estimate(experiment: LandscapeExperiment, out: Path, jobs: int) -> Cost:
             look += own.evaluations * evaluation + own.products * product
             if piece == "fidelity":
                 sample += experiment.samples / experiment.batch * _passes(recipe) * evaluation
+        look += START * (total != before)
     return Cost(models, total, train, look, sample)
 
 
@@ -149,18 +153,27 @@ def _timed(experiment: LandscapeExperiment, recipe: Recipe | GanRecipe, jobs: in
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
-    times = []
     try:
-        for scene in Frozen(recipe, experiment.batch, experiment.seed, device).scenes(recipe, None).values():
-            h = hessian(scene.loss, scene.module)
-            h.matvec(np.ones(h.shape[0]))  # the first is slower
-            began = time.perf_counter()
-            h.matvec(np.ones(h.shape[0]))
-            half = time.perf_counter()
-            with torch.no_grad():
-                float(scene.loss(scene.module))
-            times.append((time.perf_counter() - half, half - began))
+        scenes = Frozen(recipe, experiment.batch, experiment.seed, device).scenes(recipe, None)
+        evaluation, product = np.mean([_times(scene) for scene in scenes.values()], axis=0)
     finally:
         torch.set_num_threads(threads)
-    evaluation, product = np.mean(times, axis=0)
     return float(evaluation), float(product)
+
+
+def _times(scene: Scene) -> tuple[float, float]:
+    h = hessian(scene.loss, scene.module)
+    vector = np.ones(h.shape[0])
+    with torch.no_grad():
+        evaluation = _seconds(lambda: float(scene.loss(scene.module)))
+    return evaluation, _seconds(lambda: h.matvec(vector))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The shortest of a few calls: what else the machine does only adds."""
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)

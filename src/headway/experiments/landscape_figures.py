@@ -83,7 +83,7 @@ def spectra(results: Results) -> list[Picture]:
         at = [r["nimg"] / model["images"] for r in rows]
         middle.plot(at, [r["top"][0] for r in rows], "o-", ms=3, **style)
         right.plot(at, [np.nan if r["edge"] is None else r["edge"] for r in rows], "o-", ms=3, **style)
-    left.set(xlabel="eigenvalue / highest eigenvalue", ylabel="density", yscale="log", ylim=(1e-4, None))
+    left.set(xlabel="eigenvalue / highest eigenvalue", ylabel="density", yscale="log", ylim=(1e-4, 1e2))
     middle.set(xlabel="share of training", ylabel="highest eigenvalue", yscale="log")
     right.set(xlabel="share of training", ylabel="share of the stable step", yscale="log")
     right.axhline(1, c="gray", ls=":", lw=1)

@@ -10,7 +10,6 @@ from headway.experiments.landscape import PLAYERS, LandscapeExperiment
 from headway.experiments.landscape_verdict import (
     FIGURES,
     MODELS_FOR_A_VERDICT,
-    Claim,
     Difference,
     Results,
     claims,
@@ -23,33 +22,42 @@ from headway.experiments.landscape_verdict import (
 )
 from headway.page import Page
 
+WORDS = ("smoother", "rougher", "no difference shown", "not measured")
+
 
 def answer(results: Results) -> str:
     """What the figures say, in one paragraph whose first sentence is the verdict."""
     found, mine, theirs = claims(results), references(results), gans(results)
     if not found:
         return f"No comparison of kinds: {len(mine)} diffusion models and {len(theirs)} GANs were looked at."
-    few = min(len(mine), len(theirs)) < MODELS_FOR_A_VERDICT
-    parts, disagree = [], False
+    said, disagree = [], False
     for player in PLAYERS:
         by_word: dict[str, list[str]] = {}
         for claim in found:
             if claim.player == player:
                 by_word.setdefault(claim.word, []).append(claim.figure.title)
-        smoother, rougher = by_word.get("smoother", []), by_word.get("rougher", [])
-        disagree |= bool(smoother and rougher)
-        names = f" ({'; '.join(rougher)})" if rougher else ""
-        parts.append(
-            f"than the GAN {player}'s by {len(smoother)} of {len(FIGURES)} figures, rougher by {len(rougher)}{names}"
-        )
-    head = f"Indicative only ({len(mine)} diffusion models, {len(theirs)} GANs; a verdict takes {MODELS_FOR_A_VERDICT} of each): "
-    said = f"{head if few else ''}the diffusion model's loss is **smoother** {', and '.join(parts)}."
-    said = said[0].upper() + said[1:]
+        words = [_count(word, by_word[word]) for word in WORDS if word in by_word]
+        said.append(f"Against the GAN's {player} the diffusion model's loss is {', '.join(words)}.")
+        disagree |= bool(by_word.get("smoother") and by_word.get("rougher"))
+    if min(len(mine), len(theirs)) < MODELS_FOR_A_VERDICT:
+        few = f"{len(mine)} diffusion models, {len(theirs)} GANs; a verdict takes {MODELS_FOR_A_VERDICT} of each"
+        said[0] = f"Indicative only ({few}). {said[0]}"
     if disagree:
-        said += " The figures disagree, so the claim holds for some of them and not as a whole."
+        said.append("The figures disagree, so the claim holds for some of them and not as a whole.")
     if weak := unfair(results):
-        said += f" Not fair to compare, because their samples do not beat the pixel Gaussian: **{', '.join(weak)}**."
-    return said
+        said.append(
+            f"Not fair to compare, because their samples do not beat the pixel Gaussian: **{', '.join(weak)}**."
+        )
+    sharp = [f"**{name}** {_change(own['lambda1'])}" for name, own in techniques(results).items() if "lambda1" in own]
+    if sharp:
+        said.append(f"Sharpness (lambda1) against the plain model of the same seed: {'; '.join(sharp)}.")
+    return " ".join(said)
+
+
+def _count(word: str, titles: Sequence[str]) -> str:
+    """A word and how many figures say it; of what was decided also which."""
+    count = f"{len(titles)} of {len(FIGURES)} figures"
+    return f"**{word}**: {count} ({'; '.join(titles)})" if word in WORDS[:2] else f"{word}: {count}"
 
 
 def build_page(experiment: LandscapeExperiment, results: Results, command: str, versions: str) -> Page:
@@ -74,6 +82,7 @@ def _claims(page: Page, results: Results) -> None:
         return
     page.heading("Smoothness, figure by figure")
     for player in PLAYERS:
+        page.text(f"**Against the {player}**")
         rows = [
             [
                 claim.figure.title,
@@ -81,7 +90,7 @@ def _claims(page: Page, results: Results) -> None:
                 _mean(claim.mine, claim.figure.ratio),
                 _mean(claim.theirs, claim.figure.ratio),
                 "-" if claim.difference is None else str(claim.difference),
-                _word(claim),
+                claim.word,
             ]
             for claim in found
             if claim.player == player
@@ -89,19 +98,14 @@ def _claims(page: Page, results: Results) -> None:
         page.table(["figure", "smoother is", "diffusion", player, "diffusion against it", "diffusion is"], rows)
     page.note(
         "Means over models, geometric where the comparison is a ratio (x); comparisons are ratios or differences with 95 % "
-        "intervals (Welch). Each line stands for itself: of twenty such "
-        "intervals one misses by chance. The figures are explained in docs/landscape.md. A player's figure is of its loss with "
+        "intervals (Welch), and the word follows from the interval. Each line stands for itself: of twenty such intervals one "
+        "misses by chance. The figures are explained in docs/landscape.md. A player's figure is of its loss with "
         "the other player held still; how the two turn about each other is under The game."
     )
 
 
 def _mean(values: Mapping[str, float], ratio: bool) -> str:
     return f"{(geometric_mean if ratio else fmean)(values.values()):.3g}" if values else "-"
-
-
-def _word(claim: Claim) -> str:
-    few = claim.difference is not None and claim.difference.indicative
-    return f"{claim.word}{', indicative' if few else ''}"
 
 
 def _quality(page: Page, results: Results) -> None:
@@ -150,14 +154,14 @@ def _curvature(page: Page, results: Results) -> None:
                         f"{row['top'][0]:.3g}",
                         f"{row['top'][4]:.3g}",
                         f"{row['lowest']:.3g}",
-                        f"{row['trace']:.3g} ± {row['trace_error']:.2g}",
+                        f"{row['trace']:.3g} ± {row['trace_error']:.3g}",
                         *("-" if row[key] is None else f"{row[key]:.2g}" for key in ("edge", "predictiveness")),
                     ]
                 )
     page.table(
         [
             "landscape",
-            "images seen",
+            "images",
             "sigma",
             "loss",
             "lambda1",

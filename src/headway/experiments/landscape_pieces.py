@@ -17,27 +17,18 @@ from torch import Tensor, nn
 
 from headway.errors import HeadwayError
 from headway.experiments.landscape import PLAYERS, LandscapeExperiment
+from headway.experiments.landscape_curvature import curvature_row, rotation
 from headway.experiments.landscape_frozen import Frozen, Scene, folded
-from headway.experiments.landscape_kept import Kept, asked, experiment_run, keep_piece, number, numbers, points_folder
+from headway.experiments.landscape_kept import Kept, asked, experiment_run, keep_piece, numbers, points_folder
 from headway.gan import GanRecipe, load_recipe
 from headway.landscape import (
     Plane,
-    adam_preconditioner,
     between,
-    edge_ratio,
     flat,
-    gradient,
-    gradient_predictiveness,
-    hessian,
-    jacobian,
     line,
     path_plane,
     plane,
-    preconditioned,
     random_direction,
-    rotation_share,
-    spectral_density,
-    top_eigenvalues,
 )
 from headway.studies import evaluate
 from headway.training.processes import Processes
@@ -63,7 +54,8 @@ class Look:
 
     def stages(self) -> list[Path]:
         """The checkpoints whose curvature is measured, evenly spaced; the newest is the last."""
-        chosen = np.linspace(len(self.checkpoints) - 1, 0, self.experiment.curvature.stages).round().astype(int)
+        count = self.experiment.stages_of(self.name, isinstance(self.recipe, GanRecipe))
+        chosen = np.linspace(len(self.checkpoints) - 1, 0, count).round().astype(int)
         return [self.checkpoints[i] for i in sorted(set(chosen.tolist()))]
 
     def scene(self, landscape: str, at: Path, band: str = "all") -> Scene:
@@ -165,53 +157,15 @@ def curvature(look: Look, partner: str | None) -> dict[str, Any]:
     for landscape, at, band in rows:
         key = (landscape, at.name, band)
         if key not in done:
-            row = curvature_row(look.scene(landscape, at, band), experiment, look.generator(0))
+            row = curvature_row(look.scene(landscape, at, band), experiment.curvature, look.generator(0))
             done[key] = {"nimg": int(at.name), "band": band} | row
         found.setdefault(landscape, []).append(done[key])
-    if gan:
+    if isinstance(look.recipe, GanRecipe):
         if "rotation" not in done:
-            done["rotation"] = _rotation(look, stages[-1])
+            game = look.frozen.gan(look.recipe, stages[-1])
+            done["rotation"] = rotation(game, experiment.curvature.rotation, look.generator(1))
         found["rotation"] = done["rotation"]
     return found
-
-
-def curvature_row(scene: Scene, experiment: LandscapeExperiment, generator: torch.Generator) -> dict[str, Any]:
-    """Loss, gradient, spectrum, and how far the optimiser's step may trust them, at one checkpoint.
-
-    The trace is Hutchinson's, by the density's own probes: the first moment of each is v^T H v. ``lowest`` is the lowest point
-    that Lanczos met, no lower than the lowest eigenvalue.
-    """
-    c, module, loss = experiment.curvature, scene.module, scene.loss
-    here = gradient(loss, module)
-    with torch.no_grad():
-        value = float(loss(module))
-    h = hessian(loss, module)
-    top = top_eigenvalues(h, c.top, generator, tol=c.tol)
-    spectrum = spectral_density(h, c.probes, c.steps, generator)
-    mean = spectrum.expectation(lambda nodes: nodes)
-    row: dict[str, Any] = {
-        "loss": value,
-        "gradient_norm": float(here.norm()),
-        "parameters": h.shape[0],
-        "top": top.tolist(),
-        "lowest": float(spectrum.nodes.min()),
-        "trace": h.shape[0] * mean.value,
-        "trace_error": h.shape[0] * mean.error,
-        "positive_share": number(spectrum.positive_share()),
-        "nodes": spectrum.nodes.tolist(),
-        "weights": spectrum.weights.tolist(),
-        "lr": scene.lr,
-        "beta1": scene.beta1,
-        "edge": None,
-        "predictiveness": None,
-    }
-    if isinstance(scene.optimizer, torch.optim.AdamW):
-        p = adam_preconditioner(module, scene.optimizer)
-        highest = float(top_eigenvalues(preconditioned(h, p), 1, generator, tol=c.tol)[0])
-        step = -scene.lr * here / p
-        row["edge"] = edge_ratio(scene.lr, highest, scene.beta1)
-        row["predictiveness"] = number(float(gradient_predictiveness(loss, module, step)[0]))
-    return row
 
 
 def fidelity(look: Look, partner: str | None) -> dict[str, Any]:
@@ -262,21 +216,6 @@ def _around(column: Any, points: int) -> list[float]:
     low, high = float(column.min()), float(column.max())
     margin = MARGIN * (high - low)
     return [float(x) for x in np.linspace(low - margin, high + margin, points)]
-
-
-def _rotation(look: Look, at: Path) -> dict[str, Any]:
-    """How much of the game turns, in the weights' units and in those of the optimisers' steps, with standard errors."""
-    assert isinstance(look.recipe, GanRecipe)
-    game = look.frozen.gan(look.recipe, at)
-    j, probes = jacobian(game.players), look.experiment.curvature.rotation
-    found: dict[str, Any] = {"weights": list(rotation_share(j, probes, look.generator(1)))}
-    scales = []
-    for scene in game.scenes.values():
-        if not isinstance(scene.optimizer, torch.optim.AdamW):
-            return found
-        scales.append(adam_preconditioner(scene.module, scene.optimizer) / scene.lr)
-    found["steps"] = list(rotation_share(preconditioned(j, torch.cat(scales)), probes, look.generator(1)))
-    return found
 
 
 if __name__ == "__main__":

@@ -43,20 +43,19 @@ class Difference:
 
     @property
     def direction(self) -> Literal["lower", "higher", "no difference shown"]:
-        """Of the first group: by its interval; with too few models for a verdict by the mean alone (see ``indicative``)."""
+        """Of the first group: by the interval, or where there is none by the value."""
         none = 1.0 if self.ratio else 0.0
-        low, high = (self.value, self.value) if self.indicative or self.low is None else (self.low, self.high)
-        assert high is not None
+        low, high = (self.value if end is None else end for end in (self.low, self.high))
         return "lower" if high < none else "higher" if low > none else "no difference shown"
 
     @property
     def indicative(self) -> bool:
-        """Whether there are too few models for a verdict."""
+        """Whether there are too few models for a verdict, whatever the interval says."""
         return min(self.n) < MODELS_FOR_A_VERDICT
 
     def __str__(self) -> str:
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.2g}, {self.high:.2g}]"
-        return f"{self.value:.2g}{'x' if self.ratio else ''}{interval}"
+        interval = "" if self.low is None or self.high is None else f" [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.value:.3g}{'x' if self.ratio else ''}{interval}"
 
 
 def difference(first: Sequence[float], second: Sequence[float], *, ratio: bool, paired: bool = False) -> Difference:
