@@ -82,8 +82,9 @@ def _verdicts(page: Page, found: Found) -> None:
         )
     page.note(
         "Score: 1 - mean squared distance of the same noise / of random pairs; 1 is the same image, 0 is chance. [95 % bootstrap "
-        "intervals over noises], for these models: they do not say what other trainings would give. A claim holds where the whole "
-        "interval is above 0 and above the Gaussian control under every sampler, in pixels and in features."
+        "intervals over noises], for these models: they do not say what other trainings would give. Gaussian control: what the "
+        "same models score against what a Gaussian with the data's mean and covariance makes of the same noise. The first claim "
+        "holds where the whole interval is above 0 and above the control under every sampler, in pixels and in features."
     )
 
 

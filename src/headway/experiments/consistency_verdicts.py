@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -119,13 +119,16 @@ def _same_image(groups: Mapping[str, Group]) -> Verdict:
     level = {(kind, at): _level(group, at) for kind, group in groups.items() for at in group.score}
     by = {word: [cell for cell, found in level.items() if found == word] for word in (HOLDS, IN_PART, FAILS)}
     word = HOLDS if len(by[HOLDS]) == len(level) else IN_PART if by[HOLDS] else FAILS
-    first = next(iter(next(iter(groups.values())).score))
+    ats = list(next(iter(groups.values())).score)
+    first = ats[0]
     scores = "; ".join(f"{kind} {_beside_control(group, first)}" for kind, group in groups.items())
     sentence = f"Score by what differs ({first}; random pairs 0): {scores}."
     if by[IN_PART]:
-        sentence += f" Above chance, but no more alike than mean and covariance explain: {_listed(by[IN_PART])}."
+        sentence += (
+            f" Above chance, but not surely nearer to each other than to the Gaussian: {_listed(by[IN_PART], ats)}."
+        )
     if by[FAILS]:
-        sentence += f" Not above random pairs: {_listed(by[FAILS])}."
+        sentence += f" Not above random pairs: {_listed(by[FAILS], ats)}."
     return Verdict(claim, word, sentence)
 
 
@@ -138,13 +141,13 @@ def _gans(found: Evidence) -> Verdict:
     word = HOLDS if len(less) == len(found.gan_gap) else IN_PART if less else FAILS if more else OPEN
     first = next(iter(found.gans))
     chance = [at for at, score in found.gans.items() if score.low <= 0]
-    level = "not above random pairs" if len(chance) == len(found.gans) else "above random pairs"
-    level = "above random pairs only in some conditions" if 0 < len(chance) < len(found.gans) else level
+    level = _where(chance, found.gans, "not above random pairs", "above random pairs")
+    said = _where(less, found.gan_gap, "more", "more, but not surely")
     return Verdict(
         claim,
         word,
         f"Pairs of GANs score {found.gans[first]} ({first}), {level}; pairs of diffusion models score "
-        f"{found.gan_gap[first]} more{_only(less, found.gan_gap, 'Surely more only')}.",
+        f"{found.gan_gap[first]} {said}.",
     )
 
 
@@ -152,23 +155,17 @@ def _x0(found: Evidence) -> Verdict:
     claim = "With x0-prediction they do not (disputed)"
     if found.x0 is None:
         return Verdict(claim, OPEN, "It takes an x0-model and another of the same framework and network.")
-    levels = {at: _level(found.x0, at) for at in found.x0.score}
-    consistent = [at for at, word in levels.items() if word == HOLDS]
-    word = FAILS if len(consistent) == len(levels) else IN_PART if consistent else HOLDS
-    first = next(iter(found.x0.score))
-    said = {
-        FAILS: "x0-models make the same images too",
-        IN_PART: f"x0-models pass the controls only in {', '.join(consistent)}",
-        HOLDS: "x0-models are no more alike than chance or a Gaussian",
-    }[word]
-    gap = ""
-    if first in found.x0_gap:
-        d = found.x0_gap[first]
-        less = "less than" if d.low > 0 else "more than" if d.high < 0 else "no less, as far as shown, than"
-        gap = f", {less} the pairs without one at the same framework and network (difference {d})"
-    return Verdict(
-        claim, word, f"{said}: pairs with an x0-model score {_beside_control(found.x0, first)} ({first}){gap}."
-    )
+    score, gap = found.x0.score, found.x0_gap
+    chance = [at for at in score if score[at].low <= 0]
+    less = [at for at in gap if gap[at].low > 0]
+    word = HOLDS if len(chance) == len(score) else IN_PART if chance or less else FAILS
+    first = next(iter(score))
+    level = _where(chance, score, "not above random pairs", "above random pairs")
+    sentence = f"Pairs with an x0-model score {_beside_control(found.x0, first)} ({first}), {level}"
+    if gap:
+        said = _where(less, gap, "less", "no less, as far as shown,")
+        sentence += f"; {said} than the pairs without one at the same framework and network (by {gap[first]})"
+    return Verdict(claim, word, f"{sentence}.")
 
 
 def _identity(found: Evidence) -> Verdict:
@@ -217,18 +214,16 @@ def _beside_control(group: Group, at: str) -> str:
     return f"{score}, Gaussian control {score.value - group.beyond[at].value:.2f}"
 
 
-def _only(ats: Sequence[str], of: Scores, words: str) -> str:
-    return f". {words}: {', '.join(ats)}" if 0 < len(ats) < len(of) else ""
+def _where(ats: Sequence[str], of: Scores, words: str, otherwise: str) -> str:
+    """``words`` of a thing that is so in all conditions, with these where it is so in some, ``otherwise`` where in none."""
+    if not ats:
+        return otherwise
+    return words if len(ats) == len(of) else f"{words} in {'; '.join(ats)} only"
 
 
-def _listed(cells: Iterable[tuple[str, str]]) -> str:
-    """ "seed (heun 18, pixels; heun 18, features)" and so on."""
+def _listed(cells: Iterable[tuple[str, str]], every: Sequence[str]) -> str:
+    """ "seed (heun 18, pixels; heun 18, features), width" and so on; no bracket for ``every`` condition."""
     by: dict[str, list[str]] = {}
     for kind, at in cells:
         by.setdefault(kind, []).append(at)
-    return ", ".join(_bracketed(by))
-
-
-def _bracketed(by: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for kind, ats in by.items():
-        yield f"{kind} ({'; '.join(ats)})"
+    return ", ".join(kind if len(ats) == len(every) else f"{kind} ({'; '.join(ats)})" for kind, ats in by.items())

@@ -86,7 +86,6 @@ def _claims(page: Page, results: Results) -> None:
         rows = [
             [
                 claim.figure.title,
-                claim.figure.smooth,
                 _mean(claim.mine, claim.figure.ratio),
                 _mean(claim.theirs, claim.figure.ratio),
                 "-" if claim.difference is None else str(claim.difference),
@@ -95,12 +94,13 @@ def _claims(page: Page, results: Results) -> None:
             for claim in found
             if claim.player == player
         ]
-        page.table(["figure", "smoother is", "diffusion", player, "diffusion against it", "diffusion is"], rows)
+        page.table(["figure", "diffusion", player, "diffusion against it", "diffusion is"], rows)
     page.note(
-        "Means over models, geometric where the comparison is a ratio (x); comparisons are ratios or differences with 95 % "
-        "intervals (Welch), and the word follows from the interval. Each line stands for itself: of twenty such intervals one "
-        "misses by chance. The figures are explained in docs/landscape.md. A player's figure is of its loss with "
-        "the other player held still; how the two turn about each other is under The game."
+        "Smoother is lower, but for the shares of the spectrum and of convexity higher. Means over models, geometric where the "
+        "comparison is a ratio (x); comparisons are ratios or differences with 95 % intervals (Welch), and the word follows from "
+        "the interval. Each line stands for itself: of twenty such intervals one misses by chance. The figures are explained in "
+        "docs/landscape.md. A player's figure is of its loss with the other player held still; how the two turn about each other "
+        "is under The game."
     )
 
 
