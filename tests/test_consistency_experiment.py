@@ -14,10 +14,11 @@ from headway import gan
 from headway.cli.studies import app
 from headway.consistency import consistency_score
 from headway.errors import HeadwayError
-from headway.experiments.consistency import ConsistencyExperiment, estimate, preset, run_consistency
+from headway.experiments.consistency import ConsistencyExperiment, estimate, run_consistency
 from headway.experiments.consistency_analysis import analyse
 from headway.experiments.consistency_models import GAUSSIAN, Models, score
 from headway.experiments.consistency_verdicts import Change, Estimate, Evidence, Group, Identity, mean, verdicts
+from headway.experiments.models import preset
 from headway.gan import load_recipe
 from headway.training import Run, train
 
@@ -311,7 +312,7 @@ def test_another_experiment_in_the_same_folder_is_refused(finished, tmp_path):
     file, out, *_ = finished
     other = tmp_path / "other.yaml"
     other.write_text(file.read_text(encoding="utf-8").replace("noise=clts", "noise=clts, lr=1e-4"), encoding="utf-8")
-    with pytest.raises(HeadwayError, match="the models clts, clts 1 otherwise"):
+    with pytest.raises(HeadwayError, match="differs in model clts, model clts 1"):
         run_consistency(other, out, tell=lambda said: None)
 
 
@@ -345,13 +346,13 @@ def test_a_wrong_file_is_refused(tmp_path, change, said):
 
 
 def test_the_built_in_experiment_says_what_it_costs(tmp_path):
-    experiment = ConsistencyExperiment.load(preset("quick"))
+    experiment = ConsistencyExperiment.load(preset("consistency", "quick"))
     words = estimate(experiment, tmp_path)
     assert "7 of 7 models" in words
     assert "5 diffusion models x 200 noises" in words
     assert "2 GANs" in words
     with pytest.raises(HeadwayError, match="'quick'"):
-        preset("quik")
+        preset("consistency", "quik")
 
 
 def test_the_command_takes_a_file_or_a_preset(tmp_path):

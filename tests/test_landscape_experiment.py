@@ -18,7 +18,7 @@ from headway.cli.studies import app
 from headway.denoiser import Denoiser
 from headway.errors import HeadwayError
 from headway.experiments import landscape_pieces
-from headway.experiments.landscape import LandscapeExperiment, preset
+from headway.experiments.landscape import LandscapeExperiment
 from headway.experiments.landscape_frozen import EVERY_SIGMA, Frozen, InBand, folded, rates
 from headway.experiments.landscape_kept import Kept, found_piece
 from headway.experiments.landscape_page import answer, build_page
@@ -26,6 +26,7 @@ from headway.experiments.landscape_pieces import Look, look_at
 from headway.experiments.landscape_run import gather, run_landscape
 from headway.experiments.landscape_surfaces import write_surfaces
 from headway.experiments.landscape_verdict import claims, difference, techniques, unfair
+from headway.experiments.models import preset
 from headway.landscape import Plane, between, flat, hessian, line, plane, stability_bound, top_eigenvalues
 from headway.noise import LogNormal, clts
 from headway.training import Run, open_data
@@ -383,7 +384,7 @@ def test_a_finished_experiment_only_writes_its_page(out, results, tmp_path):
 
 
 def test_the_preset_is_an_experiment_and_its_cost_is_shown_before_the_start(tmp_path):
-    assert LandscapeExperiment.load(preset("quick")).name == "landscape-quick"
+    assert LandscapeExperiment.load(preset("landscape", "quick")).name == "landscape-quick"
     shown = CliRunner().invoke(app, ["landscape", "--preset", "quick", "--dry-run", "--out", str(tmp_path / "o")])
     assert shown.exit_code == 0
     assert re.search(

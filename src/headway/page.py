@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,11 +20,13 @@ h1 { font-size: 1.6rem; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem
 .answer { font-size: 1.1rem; border-left: 4px solid #2a7; padding: .5rem 1rem; background: var(--soft); }
 .row { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; flex: 1 1 18rem; max-width: 30rem; min-width: 0; }
 figcaption { font-weight: 600; margin-bottom: .3rem; } img { max-width: 100%; height: auto; border-radius: 4px; }
+figure.plot { flex-basis: 24rem; max-width: 36rem; }
 .plot img { background: white; } .pixels img { width: 100%; image-rendering: pixelated; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; margin-bottom: 1rem; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .3rem .7rem; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } td.text { white-space: normal; min-width: 18rem; text-align: left; }
 pre { overflow-x: auto; background: var(--soft); padding: .7rem; font-size: .85rem; } .note { opacity: .75; font-size: .9rem; }
+@media (max-width: 40rem) { th, td { white-space: normal; padding: .3rem; font-size: .85rem; } }
 """
 
 WIDE = 44  # characters from which a cell is text, and may be broken into lines
@@ -111,12 +112,6 @@ def png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     return stream.getvalue()
-
-
-def write_page(page: Page, file: Path) -> None:
-    """The page as HTML."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(page.html(), encoding="utf-8")
 
 
 def _cell(text: str) -> str:

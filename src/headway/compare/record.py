@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from headway.page import Page, write_page
+from headway.page import Page
 from headway.training.run import write_text
 
 INDEX_HEAD = (
@@ -45,7 +45,7 @@ def keep(page: Page, out: Path, files: Sequence[str], record: Path | None, entry
     Returns:
         The page in ``out``.
     """
-    write_page(page, out / "report.html")
+    write_text(out / "report.html", page.html())
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
         text, pictures = page.markdown()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from pydantic import Field, model_validator
 from headway.compare.record import Entry, keep, versions
 from headway.compare.run import timed
 from headway.compare.study import Sampler
-from headway.errors import HeadwayError, suggest, unknown
+from headway.errors import HeadwayError, suggest
 from headway.experiments.consistency_analysis import analyse, as_json
 from headway.experiments.consistency_models import LEVELS, Models, label
 from headway.experiments.consistency_page import answer, build_page
@@ -47,8 +46,6 @@ class ConsistencyExperiment(Experiment):
 
     @model_validator(mode="after")
     def _check(self) -> ConsistencyExperiment:
-        if wrong := [name for name in self.models if "/" in name or not name.strip()]:
-            raise HeadwayError(f"A model's name is the name of a folder; it cannot be {wrong[0]!r}.")
         if not self.samplers or len({label(sampler) for sampler in self.samplers}) < len(self.samplers):
             raise HeadwayError("samplers must be different ones, and at least one, such as {solver: heun, steps: 18}.")
         for name in self.couple or ():
@@ -66,15 +63,6 @@ class ConsistencyExperiment(Experiment):
 
     def _is_gan(self, name: str) -> bool:
         return (self.models[name].base or self.base) == "gan"
-
-
-def preset(name: str) -> Path:
-    """The file of a built-in experiment."""
-    folder = Path(str(resources.files("headway.experiments"))) / "presets"
-    known = sorted(file.stem.removeprefix("consistency-") for file in folder.glob("consistency-*.yaml"))
-    if name not in known:
-        raise unknown("consistency preset", name, known)
-    return folder / f"consistency-{name}.yaml"
 
 
 def run_consistency(
@@ -101,12 +89,13 @@ def run_consistency(
     """
     experiment: ConsistencyExperiment = ConsistencyExperiment.load(file)
     out = Path("runs") / experiment.name if out is None else Path(out)
+    experiment.refuse_another(out)
     tell(f"{experiment.question}\n{estimate(experiment, out)}")
     if dry_run:
         return None
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        _keep_experiment(experiment, out)
+        write_text(out / "experiment.yaml", experiment.to_yaml())
         runs, failed = experiment.train(out, jobs, tell)
         tell("Drawing images of the same noises:")
         models = Models(runs, out, experiment.noises, experiment.curve_noises, tell)
@@ -157,22 +146,3 @@ def _recipe(experiment: ConsistencyExperiment, name: str) -> Recipe | GanRecipe:
         return load_recipe(Run.existing(run).recipe_file)
     base, overrides = experiment.settings(name)
     return load_recipe(base).with_overrides(overrides)
-
-
-def _keep_experiment(experiment: ConsistencyExperiment, out: Path) -> None:
-    """Refuse a folder whose models were trained otherwise; images know themselves what they were made of."""
-    kept = out / "experiment.yaml"
-    if kept.is_file():
-        before: ConsistencyExperiment = ConsistencyExperiment.load(kept)
-        both = [name for name in before.models if name in experiment.models]
-        changed = [name for name in both if _origin(before, name) != _origin(experiment, name)]
-        if changed:
-            raise HeadwayError(
-                f"{out} holds an experiment that makes the models {', '.join(changed)} otherwise: choose another --out, or "
-                "give the same experiment."
-            )
-    write_text(kept, experiment.to_yaml())
-
-
-def _origin(experiment: ConsistencyExperiment, name: str) -> tuple[str | None, tuple[str, list[str]]]:
-    return experiment.models[name].run, Experiment.settings(experiment, name)

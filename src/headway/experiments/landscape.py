@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from headway.errors import unknown
 from headway.experiments.landscape_frozen import EVERY_SIGMA, Band
 from headway.experiments.models import Experiment
 from headway.recipes.sections import Natural, Positive, PositiveFloat, Section
@@ -103,14 +100,16 @@ class LandscapeExperiment(Experiment):
 
     @model_validator(mode="after")
     def _check(self) -> LandscapeExperiment:
-        if wrong := [name for name in self.models if "/" in name or not name.strip()]:
-            raise ValueError(f"a model's name is the name of a folder; it cannot be {wrong[0]!r}")
         if taken := {"all", "reference"} & set(self.bands):
             raise ValueError(f"a band cannot be called {min(taken)!r}: that is the name of a whole")
         for name, (low, high) in self.bands.items():
             if low < 0 or (high is not None and high <= low):
                 raise ValueError(f"band {name!r} must be [from, to] with 0 <= from < to, got {[low, high]}")
         return self
+
+    def origin(self, name: str) -> tuple[Any, ...]:
+        """With the word that says whether it is a reference, for that decides its bands and stages."""
+        return *super().origin(name), self.models[name].differs
 
     def band(self, name: str | None) -> Band:
         """Ends of a band of sigma; of None the whole range."""
@@ -154,12 +153,3 @@ class LandscapeExperiment(Experiment):
     def plane_names(self, bands: Sequence[str]) -> list[tuple[str, str | None]]:
         """(plane, band) of one landscape."""
         return [("random", None), ("path", None), *(("random", band) for band in bands if self.planes.bands)]
-
-
-def preset(name: str) -> Path:
-    """The file of a built-in experiment."""
-    folder = Path(str(resources.files("headway.experiments"))) / "presets"
-    known = sorted(file.stem.removeprefix("landscape-") for file in folder.glob("landscape-*.yaml"))
-    if name not in known:
-        raise unknown("landscape preset", name, known)
-    return folder / f"landscape-{name}.yaml"

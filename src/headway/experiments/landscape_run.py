@@ -29,6 +29,7 @@ from headway.training.processes import Processes
 from headway.training.run import write_text
 
 EVERY = 20.0  # seconds between two words of progress
+DECIDES = ("batch", "seed", "bands", "curvature")  # what no point is kept without; grids may change
 
 Tell = Callable[[str], None]
 
@@ -55,9 +56,9 @@ def run_landscape(
     Raises:
         HeadwayError: a file that is not an experiment, a folder that holds another one, no model that could be trained.
     """
-    experiment = LandscapeExperiment.load(file)
+    experiment: LandscapeExperiment = LandscapeExperiment.load(file)
     out = Path("runs") / experiment.name if out is None else Path(out)
-    _refuse_another(experiment, out)
+    experiment.refuse_another(out, DECIDES)
     tell(experiment.question)
     tell(estimate(experiment, out, jobs).describe(jobs))
     if dry_run:
@@ -147,24 +148,6 @@ def _found(
 def _command(out: Path, name: str, pieces: Sequence[str], partner: str | None) -> tuple[str, ...]:
     module = "headway.experiments.landscape_pieces"
     return (sys.executable, "-m", module, str(out), name, ",".join(pieces), partner or "")
-
-
-def _refuse_another(experiment: LandscapeExperiment, out: Path) -> None:
-    """Refuse a folder whose points were measured otherwise; more models, other grids and other words leave them as they are."""
-    kept = out / "experiment.yaml"
-    if kept.is_file():
-        before = LandscapeExperiment.load(kept)
-        same = ("base", "set", "set_gan", "batch", "seed", "bands", "curvature")
-        changed = [key for key in same if getattr(before, key) != getattr(experiment, key)]
-        changed += [
-            f"model {name}"
-            for name in before.models
-            if name in experiment.models and before.models[name] != experiment.models[name]
-        ]
-        if changed:
-            raise HeadwayError(
-                f"{out} holds an experiment that differs in {', '.join(changed)}: choose another --out, or give the same one."
-            )
 
 
 @contextmanager

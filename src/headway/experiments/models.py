@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import Field, model_validator
 
 from headway.compare.launchers import Job, local
 from headway.compare.run import last_words
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, unknown
 from headway.gan import is_gan
 from headway.gan.recipe import load_recipe
 from headway.recipes.reading import parse_as
@@ -49,6 +50,12 @@ class Experiment(Section):
     set_gan: tuple[str, ...] = ()
     models: dict[str, Model]
 
+    @model_validator(mode="after")
+    def _names_of_folders(self) -> Experiment:
+        if wrong := [name for name in self.models if "/" in name or not name.strip()]:
+            raise ValueError(f"a model's name is the name of a folder; it cannot be {wrong[0]!r}")
+        return self
+
     @classmethod
     def load(cls, file: str | Path) -> Any:
         """From a YAML file.
@@ -73,6 +80,28 @@ class Experiment(Section):
         model = self.models[name]
         base = model.base or self.base
         return base, [*(self.set_gan if base == "gan" else self.set), *model.set]
+
+    def origin(self, name: str) -> tuple[Any, ...]:
+        """What a model is made from; what a folder holds of it is of use as long as this stays."""
+        return self.models[name].run, *Experiment.settings(self, name)
+
+    def refuse_another(self, out: Path, same: Sequence[str] = ()) -> None:
+        """Refuse a folder whose experiment differs in the origin of a model that both have, or in one of the keys ``same``.
+
+        Raises:
+            HeadwayError: naming all that differs.
+        """
+        kept = out / "experiment.yaml"
+        if not kept.is_file():
+            return
+        before = type(self).load(kept)
+        changed = [key for key in same if getattr(before, key) != getattr(self, key)]
+        both = [name for name in before.models if name in self.models]
+        changed += [f"model {name}" for name in both if before.origin(name) != self.origin(name)]
+        if changed:
+            raise HeadwayError(
+                f"{out} holds an experiment that differs in {', '.join(changed)}: choose another --out, or give the same one."
+            )
 
     def train(self, out: Path, jobs: int, tell: Callable[[str], None]) -> tuple[dict[str, Run], dict[str, str]]:
         """Train what is not trained yet, ``jobs`` at a time; what is given by a run folder is taken.
@@ -105,6 +134,15 @@ class Experiment(Section):
     def gans(self, runs: Mapping[str, Run]) -> list[str]:
         """Which of the models are GANs."""
         return [name for name, run in runs.items() if is_gan(run.folder)]
+
+
+def preset(experiment: str, name: str) -> Path:
+    """The file of a built-in experiment: of "consistency" or "landscape"."""
+    folder = Path(str(resources.files("headway.experiments"))) / "presets"
+    known = sorted(file.stem.removeprefix(f"{experiment}-") for file in folder.glob(f"{experiment}-*.yaml"))
+    if name not in known:
+        raise unknown(f"{experiment} preset", name, known)
+    return folder / f"{experiment}-{name}.yaml"
 
 
 def finished(run: Run) -> bool:
