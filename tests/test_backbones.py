@@ -1,6 +1,7 @@
 """Networks: their size against EDM's, their conditions, sizes of images, seeds, and what trainers need of them."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -337,6 +338,20 @@ def test_flops_of_one_convolution():
     assert flops(Convolution(), 3, (8, 10)) == 2 * 3 * 5 * 9 * 8 * 10
 
 
+@pytest.mark.parametrize("law", ["xavier", "orthogonal", "torch"])
+def test_first_weights_follow_their_law(law):
+    network = build("tiny", channels=1, size=(8, 8), init=law).unet
+    w = network.conv_in.weight.flatten(1)
+    if law == "orthogonal":
+        assert torch.allclose(w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w, torch.eye(min(w.shape)), atol=1e-5)
+    else:
+        fan_in, fan_out = 4 * 9, 48 * 9
+        bound = math.sqrt(6 / (fan_in + fan_out)) if law == "xavier" else 1 / math.sqrt(fan_in)
+        assert 0.95 * bound < w.abs().max() <= bound
+    silent = network.conv_out.weight.abs().max() < 1e-4 and not network.conv_out.bias.any()
+    assert silent == (law != "torch")
+
+
 def test_flops_count_attention_wherever_the_network_is():
     settings = {"channels": 1, "size": (28, 28)}
     with_attention = flops(build("small", **settings), **settings)
@@ -354,6 +369,7 @@ def test_flops_count_attention_wherever_the_network_is():
         ("ddpmpp", {"chanel_mult": (1, 2)}, "'channel_mult'"),
         ("dit-s", {"model_channels": 8}, "width"),
         ("ddpmpp", {"embedding": "forier"}, "'fourier'"),
+        ("tiny", {"init": "xaver"}, "'xavier'"),
         ("ddpmpp", {"channel_mult": "wide"}, "tuple"),
         ("ddpmpp", {"channel_mult": ()}, "at least 1"),
         ("tiny", {"blocks": 0}, "greater"),

@@ -71,6 +71,16 @@ def test_wrong_overrides_are_explained(override, sentence):
     assert sentence in str(error.value)
 
 
+def test_half_lives_may_be_shares_of_the_budget():
+    images, heldout = load("digits", heldout=0.3)
+    recipe = Recipe().with_overrides(["data.source=digits", "train.images=100k", "train.batch=100", "ema=[0.05, 700]"])
+    assert recipe.resolved(images, len(heldout), "fp32").train.ema == (5_000, 700)
+    with pytest.raises(HeadwayError, match=r"train.ema = 0.05: expected a list such as \[1000\] or 'auto'"):
+        Recipe().with_overrides(["ema=0.05"])
+    with pytest.raises(HeadwayError, match=r"train\.ema = 1\.5"):
+        Recipe().with_overrides(["ema=[1.5]"])
+
+
 def test_a_recipe_survives_its_file(tmp_path):
     recipe = Recipe.load("edm-fdm").with_overrides(["train.ema=[100, 200]", "data.size=[28, 31]"])
     file = tmp_path / "r.yaml"

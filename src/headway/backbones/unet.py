@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -43,6 +44,8 @@ class UNetPreset:
     """Whether the middle block has self-attention."""
     head_channels: Positive | None = None
     """Channels per attention head; None for one head."""
+    init: Literal["xavier", "orthogonal", "torch"] = "xavier"
+    """Law of the first weights: EDM's Xavier, or orthogonal, both with silent ends of branches; torch: the layers' own."""
 
 
 class UNet(nn.Module):
@@ -97,7 +100,8 @@ class UNet(nn.Module):
             _make_ddpmpp(self.unet)
         if preset.family == "ncsnpp":
             make_residual(self.unet)
-        _initialise(self.unet)
+        if preset.init != "torch":
+            _initialise(self.unet, nn.init.xavier_uniform_ if preset.init == "xavier" else nn.init.orthogonal_)
 
     def forward(
         self, x: Tensor, c_noise: Tensor, labels: Tensor | None = None, augment: Tensor | None = None
@@ -156,14 +160,14 @@ def _make_ddpmpp(unet: Any) -> None:
             level.attentions[index] = nn.Identity()
 
 
-def _initialise(unet: nn.Module) -> None:
-    """EDM's start: Xavier weights and zero biases, with what ends a residual branch or the network scaled to 1e-5."""
+def _initialise(unet: nn.Module, law: Callable[..., Tensor]) -> None:
+    """EDM's start: weights by ``law`` and zero biases, with what ends a residual branch or the network scaled to 1e-5."""
     for name, parameter in unet.named_parameters():
         if name.endswith(("conv2.weight", "to_out.0.weight", "conv_out.weight")):
-            nn.init.xavier_uniform_(parameter, gain=1e-5)
+            law(parameter, gain=1e-5)
         elif name.endswith(("to_q.weight", "to_k.weight", "to_v.weight")):
-            nn.init.xavier_uniform_(parameter, gain=math.sqrt(0.2))
+            law(parameter, gain=math.sqrt(0.2))
         elif parameter.ndim > 1:
-            nn.init.xavier_uniform_(parameter)
+            law(parameter)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)

@@ -204,5 +204,6 @@ def _explain(error: ValidationError, schema: type[BaseModel]) -> str:
         if p["loc"][:2] == first["loc"][:2]
     ]
     wanted = [re.sub("a valid dictionary or instance of .*", "a mapping of keys", text) for text in wanted]
+    wanted = ["a list such as [1000]" if text == "a valid tuple" else text for text in wanted]
     words = [word for text in wanted for word in text.split("'")[1::2]]
     return f"{key} = {first['input']!r}: expected {' or '.join(dict.fromkeys(wanted))}.{suggest(str(first['input']), words)}"

@@ -115,7 +115,8 @@ class Recipe(RecipeBase):
         def batches(share: float) -> int:
             return max(1, round(budget * share / train.batch)) * train.batch
 
-        averages = () if self.optim.name == "schedulefree" else (batches(0.01),)
+        given = (() if self.optim.name == "schedulefree" else (0.01,)) if train.ema == "auto" else train.ema
+        averages = tuple(dict.fromkeys(batches(each) if each < 1 else int(each) for each in given))
         side = max(images.size)
         preset = "tiny" if side <= 16 else "small" if side <= 48 else "base"
         sigma_data = images.std() if self.framework.sigma_data == "auto" else None  # reads every pixel
@@ -124,7 +125,7 @@ class Recipe(RecipeBase):
             "weight": decided(self.weight, warmup=batches(0.05) if momentum else 0),
             "data": decided_data(self.data, images, classes),
             "network": decided(self.network, preset=preset),
-            "train": decided(train, ema=averages, precision=precision) | {"images": budget},
+            "train": decided(train, precision=precision) | {"ema": averages, "images": budget},
             "optim": decided(self.optim, lr_ramp=min(batches(0.05), budget - train.batch)),
             "log": decided(self.log, tick=batches(0.005), samples=batches(0.25), checkpoint=batches(0.1)),
             "evaluation": decided_evaluation(self.evaluation, images, heldout),

@@ -16,6 +16,7 @@ Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _EXTRACTORS = ("auto", "classifier", "orientation", "inception")
@@ -150,6 +151,7 @@ class NetworkSection(Section):
     width: Positive | None = None
     depth: Positive | None = None
     heads: Positive | None = None
+    init: Literal["xavier", "orthogonal", "torch"] | None = None
 
     @field_validator("preset")
     @classmethod
@@ -170,8 +172,8 @@ class TrainSection(Section):
     accumulation: Positive = 1
     seed: Natural = 0
     precision: Literal["fp32", "bf16", "fp16"] | Auto = "auto"
-    ema: tuple[Positive, ...] | Auto = Field(
-        default="auto", description="half-lives in images; auto: one, 1 % of the budget"
+    ema: tuple[Positive | Share, ...] | Auto = Field(
+        default="auto", description="half-lives in images, or below 1 as shares of the budget; auto: one of 0.01"
     )
     ema_rampup: Annotated[float, Field(ge=0, le=1)] = 0.05
     label_drop: Fraction = 0.1

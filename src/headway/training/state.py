@@ -30,7 +30,9 @@ class TrainingState:
 
     def __init__(self, recipe: Recipe, density: Density, uncertainty: nn.Module | None, device: torch.device) -> None:
         train, optim = recipe.train, recipe.optim
-        half_lives = train.ema if isinstance(train.ema, tuple) else ()
+        half_lives = (
+            [int(half_life) for half_life in train.ema] if isinstance(train.ema, tuple) else []
+        )  # resolved: in images
         self.network = build_network(recipe).to(device).train()
         self.averages = [WeightAverage(self.network, half_life, train.ema_rampup) for half_life in half_lives]
         self.uncertainty = uncertainty
