@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import geometric_mean, mean
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from headway.compare.statistics import (
     corrected,
     ratio_over_targets,
     share_explained,
+    voided,
 )
 from headway.compare.study import Study
 
@@ -45,20 +46,28 @@ class Analysis:
 
     Attributes:
         cells: arm -> its finished cells, by seed. failed: arm -> sentences on seeds that did not finish or do not beat the ceiling.
-        targets: baseline -> the distance to reach, on the curve's sampler. nfe_targets: (baseline, solver) -> likewise, over NFE.
-        measures: by name: images, seconds, equal images, equal seconds, and "NFE <solver>".
-        explained: arm -> control -> its share of the arm's gain in images. ratios: arm -> target -> ratio in images.
-        answer: the verdict in a sentence.
+        targets: baseline -> the distance to reach, on the curve's sampler.
+        measures: by name: images, seconds, equal images, equal seconds; of the finished models "NFE <solver>" and
+            "<solver>, <n> NFE".
+        explained: arm -> control -> its share of the arm's gain in the headline's measure.
+        ratios: arm -> target -> ratio in images.
     """
 
     study: Study
     cells: dict[str, list[Cell]]
     failed: dict[str, list[str]]
     targets: dict[str, float] = field(default_factory=dict)
-    nfe_targets: dict[tuple[str, str], float] = field(default_factory=dict)
     measures: dict[str, Measure] = field(default_factory=dict)
     explained: dict[str, dict[str, Share]] = field(default_factory=dict)
     ratios: dict[str, dict[float, Comparison]] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> Measure:
+        """What the answer is about: images to the target, or distance at equal images where most arms give bounds only."""
+        images, distance = self.measures["images"], self.measures["equal images"]
+        asked = [c for c in images.comparisons.values() if not c.void]
+        known = [c for c in asked if c.ratio is not None]
+        return images if 2 * len(known) >= len(asked) else distance
 
 
 def read_cells(study: Study, out: Path) -> dict[str, list[Cell]]:
@@ -90,14 +99,13 @@ def analyse(study: Study, cells: dict[str, list[Cell]], errors: dict[tuple[str, 
     for other in dict.fromkeys(baselines.values()):
         rule = study.target
         found.targets[other] = rule.value or target_of([over_images(cell) for cell in cells[other]], rule.share)
-        for solver in solvers(study):
-            if len(next(iter(over_nfe(cells[other][0], solver)))) > 1:
-                found.nfe_targets[other, solver] = middle_of_nfe([over_nfe(cell, solver) for cell in cells[other]])
     pairs = {arm: paired(cells[other], cells[arm]) for arm, other in baselines.items()}
     pairs = {arm: pair for arm, pair in pairs.items() if pair}
+    void = {arm for arm, pair in pairs.items() if not any(map(is_model, zip(*pair, strict=True)))}
 
     def measured(title: str, unit: str, compare: Callable[[str, list[Cell], list[Cell]], Comparison]) -> Measure:
         each = [compare(arm, *map(list, zip(*pair, strict=True))) for arm, pair in pairs.items()]
+        each = [voided(c) if c.arm in void else c for c in each]
         return Measure(title, unit, dict(zip(pairs, corrected(each), strict=True)))
 
     def cost(curve: Callable[[Cell], Points]) -> Callable[[str, list[Cell], list[Cell]], Comparison]:
@@ -111,11 +119,20 @@ def analyse(study: Study, cells: dict[str, list[Cell]], errors: dict[tuple[str, 
 
     def nfe(solver: str) -> Callable[[str, list[Cell], list[Cell]], Comparison]:
         def compare(arm: str, theirs: list[Cell], mine: list[Cell]) -> Comparison:
-            target = found.nfe_targets[baselines[arm], solver]
-            costs: list[list[Reached]] = [
-                [reach(*over_nfe(c, solver), target, log_axis=True) for c in side] for side in (theirs, mine)
-            ]
-            return compare_costs(costs[0], costs[1], arm)
+            costs: tuple[list[Reached], list[Reached]] = ([], [])
+            for pair in zip(theirs, mine, strict=True):
+                # Each seed's own target: seeds end at different distances, and no number of steps makes up for that.
+                target = middle_of_nfe(over_nfe(pair[0], solver))
+                for side, cell in zip(costs, pair, strict=True):
+                    side.append(reach(*over_nfe(cell, solver), target, log_axis=True))
+            return compare_costs(*costs, arm)
+
+        return compare
+
+    def at_nfe(solver: str, at: int) -> Callable[[str, list[Cell], list[Cell]], Comparison]:
+        def compare(arm: str, theirs: list[Cell], mine: list[Cell]) -> Comparison:
+            values = [[dict(zip(*over_nfe(c, solver), strict=True))[at] for c in side] for side in (theirs, mine)]
+            return compare_values(values[0], values[1], arm)
 
         return compare
 
@@ -134,13 +151,15 @@ def analyse(study: Study, cells: dict[str, list[Cell]], errors: dict[tuple[str, 
     found.measures["seconds"] = measured("Training seconds to the target", "seconds", cost(over_seconds))
     found.measures["equal images"] = measured("Distance at equal images", "images", equal_images)
     found.measures["equal seconds"] = measured("Distance at equal seconds", "seconds", equal_seconds)
-    for solver in dict.fromkeys(solver for _, solver in found.nfe_targets):
+    for solver, counts in nfe_measured(found).items():
         found.measures[f"NFE {solver}"] = measured(f"NFE to the target, {solver}", "NFE", nfe(solver))
-    for arm, pair in pairs.items():
+        for n in counts:
+            found.measures[f"{solver}, {n} NFE"] = measured(f"Distance at {n} NFE, {solver}", "NFE", at_nfe(solver, n))
+    for arm, pair in ((arm, pair) for arm, pair in pairs.items() if arm not in void):
         theirs, mine = ([over_images(cell) for cell in side] for side in zip(*pair, strict=True))
         targets = range_of_targets(theirs)
         found.ratios[arm] = dict(zip(targets, ratio_over_targets(theirs, mine, targets, arm), strict=True))
-        gains = found.measures["equal images"].comparisons
+        gains = found.headline.comparisons
         for control in study.arms[arm].controls:
             if control in pairs and len(pairs[control]) == len(pair):
                 share = share_explained(gains[arm].log_ratios, gains[control].log_ratios, arm, control)
@@ -152,6 +171,11 @@ def paired(theirs: list[Cell], mine: list[Cell]) -> list[tuple[Cell, Cell]]:
     """The cells of the seeds that both arms have."""
     by_seed = {cell["seed"]: cell for cell in theirs}
     return [(by_seed[cell["seed"]], cell) for cell in mine if cell["seed"] in by_seed]
+
+
+def is_model(cells: Sequence[Cell]) -> bool:
+    """Whether an arm's distance, averaged over seeds, is below the pixel Gaussian's."""
+    return sum(math.log(main_final(cell)["value"] / main_final(cell)["ceiling"]) for cell in cells) < 0
 
 
 def main_final(cell: Cell) -> dict[str, Any]:
@@ -185,11 +209,18 @@ def value_at(curve: Points, position: float) -> float:
     return float(np.exp(np.interp(position, positions, np.log(monotone(values)))))
 
 
-def middle_of_nfe(curves: list[Points]) -> float:
-    """The seeds' mean distance at the geometric middle of the NFE measured: off the plateau, and off the first point."""
-    middle = math.sqrt(curves[0][0][0] * curves[0][0][-1])
-    logs = [np.interp(math.log(middle), np.log(nfe), np.log(monotone(values))) for nfe, values in curves]
-    return math.exp(mean(logs))
+def nfe_measured(found: Analysis) -> dict[str, list[int]]:
+    """Solver -> its NFE, of the solvers by which the finished models were measured at several."""
+    cell = next(cell for cells in found.cells.values() for cell in cells)
+    measured = {solver: [int(n) for n in over_nfe(cell, solver)[0]] for solver in solvers(found.study)}
+    return {solver: counts for solver, counts in measured.items() if len(counts) > 1}
+
+
+def middle_of_nfe(curve: Points) -> float:
+    """The distance at the geometric middle of the NFE measured: off the plateau, and off the first point."""
+    nfe, values = curve
+    middle = math.log(math.sqrt(nfe[0] * nfe[-1]))
+    return math.exp(np.interp(middle, np.log(nfe), np.log(monotone(values))))
 
 
 def range_of_targets(curves: list[Points]) -> list[float]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, LogFormatter
 from scipy import stats
 
-from headway.compare.analysis import Analysis, Cell, over_images, over_nfe, solvers
+from headway.compare.analysis import Analysis, Cell, nfe_measured, over_images, over_nfe
 from headway.compare.crossing import monotone
 
 Picture = tuple[str, Figure]
@@ -58,22 +59,18 @@ def learning_curves(found: Analysis) -> list[Picture]:
     return _with_legends(pictures)
 
 
-def quality_over_nfe(found: Analysis) -> list[Picture]:
-    """Distance of the finished models over NFE, a figure a solver."""
-    pictures = []
-    for solver in solvers(found.study):
-        figure = _figure()
-        axes = figure.subplots()
-        drawn = False
-        for arm, cells in found.cells.items():
-            curves = [over_nfe(cell, solver) for cell in cells]
-            if cells and len(curves[0][0]) > 1:
-                _band(axes, curves, arm, _colours(found)[arm], smooth=False)
-                drawn = True
-        axes.set(xlabel="NFE", ylabel="Frechet distance", xscale="log", yscale="log")
-        if drawn:
-            pictures.append((f"Distance over NFE, {solver}", figure, axes))
-    return _with_legends(pictures)
+def quality_over_nfe(found: Analysis, solver: str) -> Picture:
+    """Distance of the finished models over NFE, by one solver."""
+    figure = _figure()
+    axes = figure.subplots()
+    for arm, cells in found.cells.items():
+        if cells:
+            _band(axes, [over_nfe(cell, solver) for cell in cells], arm, _colours(found)[arm], smooth=False)
+    axes.set(xlabel="NFE", ylabel="Frechet distance", xscale="log", yscale="log")
+    counts = nfe_measured(found)[solver]
+    axes.set_xticks(counts, labels=[str(n) for n in counts])
+    axes.set_xticks([], minor=True)
+    return _with_legends([(f"Distance over NFE, {solver}", figure, axes)])[0]
 
 
 def _band(
@@ -96,14 +93,19 @@ def _colours(found: Analysis) -> dict[str, Any]:
 
 
 def _figure() -> Figure:
-    return Figure(figsize=(5.2, 3.6), layout="constrained")
+    return Figure(figsize=(6.2, 3.6), layout="constrained")
 
 
 def _with_legends(pictures: Sequence[tuple[str, Figure, Any]]) -> list[Picture]:
     for _, _, axes in pictures:
         axes.grid(alpha=0.3)
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log" and not isinstance(axis.get_major_formatter(), FixedFormatter):
+                axis.set_major_formatter(LogFormatter())
+                axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=6)
+            # Beside the lines, never on them: with ten arms a legend hides what it explains.
+            axes.figure.legend(fontsize=6, loc="outside right upper")
     return [(caption, figure) for caption, figure, _ in pictures]
 
 

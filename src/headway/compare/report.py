@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from headway.compare.analysis import Analysis, Cell, Measure, main_final
+from headway.compare.analysis import Analysis, Cell, main_final, nfe_measured, over_nfe
 from headway.compare.cell import grid_file
 from headway.compare.figures import learning_curves, quality_over_nfe
-from headway.compare.statistics import SEEDS_FOR_A_VERDICT, WORDS, Comparison, sentence
+from headway.compare.statistics import NO_MODEL, SEEDS_FOR_A_VERDICT, WORDS, Comparison, sentence
 from headway.page import Page
 
+COSTS = ("images", "seconds", "equal images", "equal seconds")
 MANY = 4  # arms in an answer that still says their intervals
 
 
@@ -35,16 +36,9 @@ def build_page(found: Analysis, out: Path, command: str, versions: str) -> Page:
     return page
 
 
-def headline(found: Analysis) -> Measure:
-    """What the answer is about: images to the target, or distance at equal images where most arms give bounds only."""
-    images, distance = found.measures["images"], found.measures["equal images"]
-    known = [c for c in images.comparisons.values() if c.ratio is not None]
-    return images if 2 * len(known) >= len(images.comparisons) else distance
-
-
 def answer(found: Analysis) -> str:
     """The verdict in a sentence, by the words that the seeds can carry."""
-    measure = headline(found)
+    measure = found.headline
     comparisons = measure.comparisons
     if not comparisons:
         return "Nothing to compare: no arm and its baseline have a finished seed in common."
@@ -63,15 +57,32 @@ def answer(found: Analysis) -> str:
         number = f"{seeds} seed{'s' if seeds != 1 else ''}"
         return f"Indicative only ({number}; a verdict takes {SEEDS_FOR_A_VERDICT}). {what}: {', '.join(map(say, ranked))}.{tail}"
     parts = []
-    for word in (*WORDS[next(iter(comparisons.values())).measure], "no difference shown", "bound only"):
-        arms = [say(arm) for arm, c in ranked.items() if c.verdict == word]
+    for word in (*WORDS[next(iter(comparisons.values())).measure], "no difference shown", "bound only", NO_MODEL):
+        arms = [f"**{arm}**" if c.void else say(arm) for arm, c in ranked.items() if c.verdict == word]
         if arms:
             parts.append(f"{word[0].upper() + word[1:]}: {', '.join(arms)}.")
-    return f"{' '.join(parts)} {what}; {seeds} seeds.{tail}"
+    return f"{' '.join(parts)} {what}; {seeds} seeds.{_few_steps(found)}{tail}"
+
+
+def _few_steps(found: Analysis) -> str:
+    """What holds at the fewest evaluations measured, solver by solver."""
+    said = []
+    for solver, counts in nfe_measured(found).items():
+        better = [c for c in found.measures[f"{solver}, {counts[0]} NFE"].comparisons.values() if c.verdict == "better"]
+        arms = ", ".join(f"**{c.arm}** {c.ratio:.2f}x" for c in better) or "none"
+        said.append(f"{arms} at {counts[0]} NFE ({solver})")
+    return f" Better at the fewest sampling steps: {'; '.join(said)}." if said else ""
+
+
+def number(distance: float) -> str:
+    """A distance to three digits, without an exponent."""
+    return f"{distance:,.0f}" if distance >= 1000 else f"{distance:.3g}"
 
 
 def brief(c: Comparison) -> str:
     """The ratio with its interval, or its bounds, in few characters."""
+    if c.void:
+        return "no model"
     if c.ratio is not None:
         interval = f" [{c.low:.2f}, {c.high:.2f}]" if c.low is not None and c.high is not None else ""
         return f"{c.ratio:.2f}x{interval}"
@@ -82,20 +93,20 @@ def brief(c: Comparison) -> str:
 
 def _results(page: Page, found: Analysis) -> None:
     page.heading("Result")
-    measure = headline(found)
+    measure = found.headline
     rows, all_rows = [], []
     for arm, cells in found.cells.items():
         values = [main_final(cell)["value"] for cell in cells]
-        mean = f"{geometric_mean(values):.3g}" if values else "failed"
+        mean = number(geometric_mean(values)) if values else "failed"
         own = measure.comparisons.get(arm)
-        rows.append([arm, mean, brief(own) if own else "-", own.verdict if own else "(baseline)"])
-        by = [m.comparisons.get(arm) for m in found.measures.values()]
-        each = ", ".join(f"{v:.3g}" for v in values) or "-"
+        rows.append([arm, own.verdict if own else "(baseline)", brief(own) if own else "-", mean])
+        by = [found.measures[name].comparisons.get(arm) for name in COSTS]
+        each = ", ".join(map(number, values)) or "-"
         all_rows.append([arm, found.study.against(arm) or "-", each, *("-" if c is None else brief(c) for c in by)])
-    page.table(["arm", "distance", measure.title, "verdict"], rows)
-    page.table(["arm", "against", "distance, each seed", *(m.title for m in found.measures.values())], all_rows)
+    page.table(["arm", "verdict", measure.title, "distance"], rows)
+    page.table(["arm", "against", "distance, each seed", *(found.measures[name].title for name in COSTS)], all_rows)
     first = _any_final(found)
-    targets = "; ".join(f"{arm}: {value:.3g}" for arm, value in found.targets.items())
+    targets = "; ".join(f"{arm}: {number(value)}" for arm, value in found.targets.items())
     curve = found.study.curve
     page.note(
         "Ratios are the baseline's number over the arm's: above 1 the arm is better. "
@@ -103,9 +114,9 @@ def _results(page: Page, found: Analysis) -> None:
         f"Gaussian {first['ceiling']:.3g}. Targets on the learning curve ({curve.solver}, {curve.steps} steps, {curve.samples} "
         f"samples): {targets}."
     )
-    for arm, comparison in found.measures["images"].comparisons.items():
+    for comparison in found.measures["images"].comparisons.values():
         if comparison.verdict in ("faster", "slower"):
-            page.text(f"**{arm}**: {sentence(comparison, 'images')}")
+            page.text(sentence(comparison, "images"))
 
 
 def _curves(page: Page, found: Analysis) -> None:
@@ -118,20 +129,36 @@ def _curves(page: Page, found: Analysis) -> None:
 
 
 def _over_nfe(page: Page, found: Analysis) -> None:
-    if pictures := quality_over_nfe(found):
-        page.heading("Sampling steps")
-        page.pictures(pictures)
-        for measure in (m for name, m in found.measures.items() if name.startswith("NFE")):
-            for comparison in measure.comparisons.values():
-                if comparison.ratio is not None:
-                    page.text(f"{measure.title}: {sentence(comparison, 'NFE')}")
+    for solver, counts in nfe_measured(found).items():
+        page.heading(f"Sampling steps: {solver}")
+        measures = [found.measures[f"{solver}, {n} NFE"] for n in counts] + [found.measures[f"NFE {solver}"]]
+        rows = []
+        for arm, cells in found.cells.items():
+            if cells:
+                means = [
+                    number(geometric_mean(values))
+                    for values in zip(*(over_nfe(c, solver)[1] for c in cells), strict=True)
+                ]
+                said = [_with_word(m.comparisons[arm]) if arm in m.comparisons else "" for m in measures]
+                rows.append([arm, *(": ".join(filter(None, pair)) for pair in zip([*means, ""], said, strict=True))])
+        page.table(["arm", *(f"at {n} NFE" for n in counts), "NFE to the target"], rows)
+        page.pictures([quality_over_nfe(found, solver)])
+    if nfe_measured(found):
+        page.note(
+            "Distance of the finished models, and the baseline's over it. Target: what the baseline of the same seed has at the "
+            "geometric middle of the NFE."
+        )
+
+
+def _with_word(c: Comparison) -> str:
+    return f"{brief(c)}, {c.verdict}" if c.verdict in (*WORDS["cost"], *WORDS["distance"]) else brief(c)
 
 
 def _explained(page: Page, found: Analysis) -> None:
     if not found.explained:
         return
     page.heading("What explains it")
-    gains = found.measures["equal images"].comparisons
+    gains = found.headline.comparisons
     rows, idle = [], []
     for arm, shares in found.explained.items():
         if (gains[arm].ratio or 0) <= 1:
@@ -142,8 +169,8 @@ def _explained(page: Page, found: Analysis) -> None:
     if rows:
         page.table(["arm", "its gain", "control", "the control's gain", "what that says"], rows)
     if idle:
-        page.text(f"No gain at equal images that a control could explain: {', '.join(idle)}.")
-    page.note("Gains are ratios of distances at equal images, the baseline's over the arm's.")
+        page.text(f"No gain that a control could explain: {', '.join(idle)}.")
+    page.note(f"Gains: {found.headline.title}, the baseline's over the arm's.")
 
 
 def _samples(page: Page, found: Analysis, out: Path) -> None:
@@ -175,7 +202,7 @@ def _figures(page: Page, found: Analysis) -> None:
         rows = []
         for arm, cells in found.cells.items():
             by = [_values_of(cells, average) for average in averages]
-            rows.append([arm, *(", ".join(f"{v:.3g}" for v in values) or "-" for values in by)])
+            rows.append([arm, *(", ".join(map(number, values)) or "-" for values in by)])
         page.heading("Raw weights and averages")
         page.table(["arm", *(f"{a} weights" if a == "raw" else f"average of {a:,} images" for a in averages)], rows)
         page.note("Distance of each seed with the weights as trained and with weight averages of those half-lives.")

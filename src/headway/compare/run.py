@@ -75,8 +75,10 @@ def run_study(
 def _entry(found: Analysis) -> Entry:
     study = found.study
     recipe = study.recipe(study.baseline, study.seeds[0])
-    data = f"{recipe.data.source}, {recipe.train.images:,} images, {len(study.seeds)} seeds"
-    return Entry(study.question, data, ", ".join(study.arms), answer(found))
+    size = recipe.data.size if isinstance(recipe.data.size, tuple) else (recipe.data.size,) * 2
+    at = "" if recipe.data.size == "auto" else f" {size[0]}x{size[1]}"
+    data = f"{recipe.data.source}{at}, {recipe.train.images:,} images, {len(study.seeds)} seeds"
+    return Entry(study.question, data, "; ".join(study.arms), answer(found))
 
 
 def compare(

@@ -20,16 +20,19 @@ from headway.errors import HeadwayError
 
 ALPHA = 0.05  # of tests; intervals are of 95 %
 SEEDS_FOR_A_VERDICT = 5
+NO_MODEL = "neither beats the pixel Gaussian"
 
 Direction = Literal["at least", "at most"]
 
-# What a pair says of (baseline's cost) / (arm's cost) if just one of the two is known by a bound, by (baseline, arm).
-# "not before" means that the true cost is larger, "not after" that it is smaller. Two bounds are taken to say nothing.
+# What a pair says of (baseline's cost) / (arm's cost) if not both are known exactly, by (baseline, arm).
+# "not before" means that the true cost is larger, "not after" that it is smaller. Two bounds of one side say nothing.
 ONE_SIDED: dict[tuple[Side, Side], Direction] = {
     ("exact", "not before"): "at most",
     ("exact", "not after"): "at least",
     ("not before", "exact"): "at least",
     ("not after", "exact"): "at most",
+    ("not before", "not after"): "at least",
+    ("not after", "not before"): "at most",
 }
 WORDS = {"cost": ("faster", "slower"), "distance": ("better", "worse")}
 
@@ -57,6 +60,7 @@ class Comparison:
         p: two-sided, of the paired t test that the ratio is 1; None like the interval.
         p_holm: p corrected over the study's arms; None until `corrected`.
         bounds: what is known of the seeds that gave a bound only, at most one entry a direction.
+        void: neither side is a model of the data, so that no ratio is stated; see `voided`.
     """
 
     arm: str
@@ -69,13 +73,16 @@ class Comparison:
     p: float | None = None
     p_holm: float | None = None
     bounds: tuple[Bound, ...] = ()
+    void: bool = False
 
     @property
     def verdict(self) -> str:
         """faster, slower (of distances: better, worse) or "no difference shown", by p_holm at 5 %, from 5 seeds on.
 
-        With fewer seeds "indicative: 1.31x"; "bound only" if any seed isn't known exactly.
+        With fewer seeds "indicative: 1.31x"; "bound only" if any seed isn't known exactly; `NO_MODEL` of void ones.
         """
+        if self.void:
+            return NO_MODEL
         if self.ratio is None:
             return "bound only"
         if self.n < SEEDS_FOR_A_VERDICT:
@@ -159,6 +166,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if given is None else float(value) for given, value in zip(p_values, adjusted, strict=True)]
 
 
+def voided(comparison: Comparison) -> Comparison:
+    """The comparison of two sides that both fail as models of the data: which of two failures is closer is no news."""
+    c = comparison
+    return Comparison(c.arm, c.measure, c.n, (None,) * c.n, void=True)
+
+
 def corrected(arms: Sequence[Comparison]) -> list[Comparison]:
     """The comparisons of all arms of a study in one measure, with p_holm."""
     return [replace(arm, p_holm=p) for arm, p in zip(arms, holm([arm.p for arm in arms]), strict=True)]
@@ -198,6 +211,8 @@ def share_explained(
 def sentence(comparison: Comparison, unit: str = "images") -> str:
     """What was found, for people. ``unit``: of the cost, "images", "seconds" or "NFE"; of distances, what was equal."""
     c = comparison
+    if c.void:
+        return f"{c.arm} and the baseline: {NO_MODEL}, so there is nothing to compare."
     if c.ratio is None:
         return _hedged(_bounds_sentence(c, unit), c.n)
     if c.verdict == "no difference shown":
@@ -225,7 +240,8 @@ def _bounds_sentence(c: Comparison, unit: str) -> str:
     exact = [math.exp(x) for x in c.log_ratios if x is not None]
     open_seeds = c.n - len(exact) - sum(bound.seeds for bound in c.bounds)
     if open_seeds == c.n:
-        return f"{c.arm} and the baseline both meet the target outside what was measured: nothing is known of their {unit}."
+        where = "outside what was measured, on the same side"
+        return f"{c.arm} and the baseline both meet the target {where}: nothing is known of their {unit}."
     known = [f"{b.direction} {_outwards(b):.2f}x in {b.seeds} of {_seeds(c.n)}" for b in c.bounds]
     known += [f"{', '.join(f'{x:.2f}x' for x in sorted(exact))} in {len(exact)} of {_seeds(c.n)}"] if exact else []
     known += [f"unknown in {open_seeds} of {_seeds(c.n)}"] if open_seeds else []

@@ -59,6 +59,7 @@ class Sampler(Section):
 class Curve(Sampler):
     """Quality over images: measured ``points`` times, by one cheap sampler."""
 
+    solver: str = "dpmpp-2m"
     steps: Positive = 9
     samples: Positive = 1000
     points: Annotated[int, Field(ge=2)] = 10
