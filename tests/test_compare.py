@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,10 @@ from headway.compare.analysis import read_cells
 from headway.compare.launchers import Job, find_launcher
 from headway.compare.report import answer, build_page
 from headway.compare.run import Estimate
+from headway.compare.statistics import NO_MODEL
+from headway.data import load
 from headway.errors import HeadwayError
+from headway.recipes import Recipe
 
 TINY = """
 name: tiny
@@ -283,6 +287,15 @@ def test_an_arm_that_never_reaches_the_target_gives_a_bound():
     assert "Bound only: **clts**" in answer(found)
 
 
+def test_of_two_failures_none_is_called_better():
+    # The pixel Gaussian's distance is 1,000: at a hundredth of the speed neither the baseline nor warm is below it.
+    found = synthetic(5, {"plain": 0.01, "clts": 1.0, "warm": 0.009})
+    assert {m.comparisons["warm"].verdict for m in found.measures.values()} == {NO_MODEL}
+    assert "Neither beats the pixel Gaussian: **warm**." in answer(found)
+    assert found.measures["equal images"].comparisons["clts"].verdict == "better"
+    assert "warm" not in found.ratios
+
+
 def test_the_estimate_counts_rounds_of_jobs():
     cost = Estimate(60, 10, 20, cells=5)
     assert cost.seconds(2) == 3 * 90
@@ -331,7 +344,29 @@ def test_every_record_is_in_the_index_and_can_be_done_again():
     index = (REPOSITORY / "records" / "INDEX.md").read_text(encoding="utf-8")
     for folder in (p for p in (REPOSITORY / "records").iterdir() if p.is_dir() and not p.name.startswith("_")):
         assert f"({folder.name}/README.md)" in index
-        assert "ommand: `" in (folder / "README.md").read_text(encoding="utf-8")
+        [command] = re.findall(r"ommand: `(.*?)`", (folder / "README.md").read_text(encoding="utf-8"))
+        assert " /" not in command  # no folder of the machine that it was made on
+
+
+def test_the_preset_headway_is_what_won():
+    [folder] = (REPOSITORY / "records").glob("*-combination-final")
+    study = Study.load(folder / "study.yaml")
+    verdict = (folder / "README.md").read_text(encoding="utf-8")
+    won = re.findall(r"\*\*(.*?)\*\*", verdict.partition("Faster: ")[2].partition(". ")[0])
+    assert len(won) == 1
+    winner = study.recipe(won[0], study.seeds[0])
+    ours = Recipe.load("headway").with_overrides([*study.set])
+    images, heldout = load("digits", heldout=0.3)
+    one, other = (
+        r.with_overrides(["data.source=digits"]).resolved(images, len(heldout), "fp32") for r in (winner, ours)
+    )
+    assert [one.framework, one.noise, one.weight, one.optim] == [
+        other.framework,
+        other.noise,
+        other.weight,
+        other.optim,
+    ]
+    assert one.train.ema[0] == pytest.approx(other.train.ema[0], rel=0.01)
 
 
 def test_dry_run_says_what_would_run(tmp_path):
