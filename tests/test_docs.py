@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,11 @@ def test_example_runs(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAY_EXAMPLE_STEPS", "4")
     runpy.run_path(str(example), run_name="__main__")
+
+
+def test_why_stable_says_what_the_records_say():
+    check = subprocess.run([sys.executable, str(ROOT / "docs" / "why_stable.py"), "--check"], check=False)
+    assert check.returncode == 0, "run: python docs/why_stable.py"
 
 
 def test_links_between_pages_lead_somewhere():

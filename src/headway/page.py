@@ -110,7 +110,7 @@ class Page:
 def png(figure: Figure) -> bytes:
     """A matplotlib figure as a PNG."""
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=130)
+    figure.savefig(stream, format="png", dpi=130, bbox_inches="tight")
     return stream.getvalue()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from headway.page import Page
+from headway.recipes.sections import DataSection
 from headway.training.run import write_text
 
 INDEX_HEAD = (
@@ -56,6 +57,14 @@ def keep(page: Page, out: Path, files: Sequence[str], record: Path | None, entry
             (record / name).write_bytes(picture)
         _index(record, entry)
     return out / "report.html"
+
+
+def images_of(data: DataSection) -> str:
+    """What a recipe trains on, for people: "fashion 8x8"."""
+    if data.size == "auto":
+        return str(data.source)
+    height, width = data.size if isinstance(data.size, tuple) else (data.size, data.size)
+    return f"{data.source} {height}x{width}"
 
 
 def versions() -> str:

@@ -14,7 +14,7 @@ import torch
 from headway.compare.analysis import Analysis, analyse, read_cells
 from headway.compare.cell import prepared_judge, result_file, run_folder
 from headway.compare.launchers import Job, cell_command, find_launcher
-from headway.compare.record import Entry, keep, versions
+from headway.compare.record import Entry, images_of, keep, versions
 from headway.compare.report import answer, build_page
 from headway.compare.study import Study
 from headway.denoiser import Denoiser, expand
@@ -75,9 +75,7 @@ def run_study(
 def _entry(found: Analysis) -> Entry:
     study = found.study
     recipe = study.recipe(study.baseline, study.seeds[0])
-    size = recipe.data.size if isinstance(recipe.data.size, tuple) else (recipe.data.size,) * 2
-    at = "" if recipe.data.size == "auto" else f" {size[0]}x{size[1]}"
-    data = f"{recipe.data.source}{at}, {recipe.train.images:,} images, {len(study.seeds)} seeds"
+    data = f"{images_of(recipe.data)}, {recipe.train.images:,} images, {len(study.seeds)} seeds"
     return Entry(study.question, data, "; ".join(study.arms), answer(found))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from headway.compare.record import Entry, keep, versions
+from headway.compare.record import Entry, images_of, keep, versions
 from headway.compare.run import timed
 from headway.compare.study import Sampler
 from headway.errors import HeadwayError, suggest
@@ -105,7 +105,7 @@ def run_consistency(
         write_text(out / "results.json", json.dumps(as_json(found), allow_nan=False))
         page = build_page(experiment, models, found, failed, command, versions())
         recipe = models.trained[models.reference].recipe
-        data = f"{recipe.data.source}, {recipe.train.images:,} images a model, {experiment.noises:,} noises"
+        data = f"{images_of(recipe.data)}, {recipe.train.images:,} images a model, {experiment.noises:,} noises"
         entry = Entry(experiment.question, data, ", ".join(runs), answer(found))
         written = keep(page, out, ("experiment.yaml", "results.json"), record, entry)
     tell(answer(found).replace("**", ""))

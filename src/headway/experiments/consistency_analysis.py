@@ -191,7 +191,7 @@ def _changes(
         return {}
     own = {f"{a} and {b}": (a, b) for a, b in itertools.combinations(techniques, 2) if differing(models, a, b) == SEED}
     beside = [(reference, name) for name in plain if name != reference]
-    changes = {f"{name}, against the plain {reference}": ((reference, name), beside) for name in techniques}
+    changes = {f"{name} against the plain {reference}": ((reference, name), beside) for name in techniques}
     changes |= {name: (pair, list(itertools.combinations(plain, 2))) for name, pair in own.items()}
     return {name: _change(pairs, pair, others) for name, (pair, others) in changes.items()}
 

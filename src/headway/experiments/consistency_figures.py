@@ -24,7 +24,8 @@ def models_by_noises(rows: Sequence[tuple[str, Sequence[tuple[str, Tensor]]]]) -
     every = [row for _, block in rows for row in block]
     columns = len(every[0][1])
     height = WIDTH * 0.76 / columns  # of a row
-    figure = Figure(figsize=(WIDTH, height * len(every) + 0.3 * len(rows)), layout="constrained")
+    names = 0.06 * max(len(name) for name, _ in every)  # room for them
+    figure = Figure(figsize=(0.8 * WIDTH + names, height * len(every) + 0.3 * len(rows)), layout="constrained")
     blocks = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[len(block) for _, block in rows])[:, 0]
     for axes, (title, block) in zip(blocks, rows, strict=True):
         sheet = tile(torch.cat([images for _, images in block]), columns, gap=1)

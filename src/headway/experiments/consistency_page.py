@@ -10,6 +10,7 @@ import torch
 from headway.experiments.consistency_analysis import SEED, Found, differing, over
 from headway.experiments.consistency_figures import matrix, models_by_noises, over_noise, over_training
 from headway.experiments.consistency_models import GAUSSIAN, Models, label
+from headway.experiments.consistency_verdicts import TECHNIQUE_CLAIM
 from headway.page import Page
 from headway.sampling import find_solver
 
@@ -47,10 +48,19 @@ def build_page(
 
 
 def answer(found: Found) -> str:
-    """The verdicts in a sentence each, the first two with their numbers."""
-    same, gans, *others = found.verdicts
-    parts = [f"{same.claim}: **{same.word}**. {same.sentence}", f"{gans.claim}: **{gans.word}**. {gans.sentence}"]
-    return " ".join([*parts, *(f"{verdict.claim}: **{verdict.word}**." for verdict in others)])
+    """The verdicts in a few words each; the techniques by what was found of them."""
+    said: list[str] = []
+    techniques: dict[str, list[str]] = {}
+    for verdict in found.verdicts:
+        question, _, technique = verdict.claim.partition(f"{TECHNIQUE_CLAIM}: ")
+        if technique:
+            techniques.setdefault(verdict.word, []).append(technique)
+        else:
+            said.append(f"{question}: **{verdict.word}**{f' ({verdict.short})' if verdict.short else ''}.")
+    if techniques:
+        each = "; ".join(f"**{word}**: {', '.join(them)}" for word, them in techniques.items())
+        said.append(f"{TECHNIQUE_CLAIM}? {each}.")
+    return " ".join(said)
 
 
 def _picture(page: Page, experiment: ConsistencyExperiment, models: Models) -> None:

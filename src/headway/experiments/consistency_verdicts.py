@@ -12,6 +12,7 @@ from headway.consistency import Consistency, interval
 
 HOLDS, IN_PART, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided"
 RAISES, LOWERS, MIXED, NO_CHANGE = "raises it", "lowers it", "differs by sampler or space", "no change shown"
+TECHNIQUE_CLAIM = "Does a technique change it"
 NEAR_IDENTITY = 0.99  # the cosine from which a network is said to hand its input on
 NORMAL = 1.96
 
@@ -101,9 +102,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
+    """A claim, the word on it, and what the word is from; ``short``: that in a few figures, for the answer."""
+
     claim: str
     word: str
     sentence: str
+    short: str = ""
 
 
 def verdicts(found: Evidence) -> tuple[Verdict, ...]:
@@ -129,7 +133,13 @@ def _same_image(groups: Mapping[str, Group]) -> Verdict:
         )
     if by[FAILS]:
         sentence += f" Not above random pairs: {_listed(by[FAILS], ats)}."
-    return Verdict(claim, word, sentence)
+    ranked = sorted(groups, key=lambda kind: groups[kind].score[first].value)
+    ends = " to ".join(
+        f"{groups[kind].score[first]:.2f} where the {kind} differs" for kind in dict.fromkeys([ranked[0], ranked[-1]])
+    )
+    controls = [group.score[first].value - group.beyond[first].value for group in groups.values()]
+    beside = " to ".join(dict.fromkeys(f"{value:.2f}" for value in (min(controls), max(controls))))
+    return Verdict(claim, word, sentence, f"score {ends}; chance 0, Gaussian control {beside}")
 
 
 def _gans(found: Evidence) -> Verdict:
@@ -148,6 +158,7 @@ def _gans(found: Evidence) -> Verdict:
         word,
         f"Pairs of GANs score {found.gans[first]} ({first}), {level}; pairs of diffusion models score "
         f"{found.gan_gap[first]} {said}.",
+        f"{found.gans[first]}, {level}",
     )
 
 
@@ -165,7 +176,8 @@ def _x0(found: Evidence) -> Verdict:
     if gap:
         said = _where(less, gap, "less", "no less, as far as shown,")
         sentence += f"; {said} than the pairs without one at the same framework and network (by {gap[first]})"
-    return Verdict(claim, word, f"{sentence}.")
+    short = f"{score[first]}{f', {gap[first]} less than without it' if gap else ''}"
+    return Verdict(claim, word, f"{sentence}.", short)
 
 
 def _identity(found: Evidence) -> Verdict:
@@ -186,7 +198,7 @@ def _identity(found: Evidence) -> Verdict:
 
 
 def _change(name: str, change: Change) -> Verdict:
-    claim = f"Does a technique change it: {name}"
+    claim = f"{TECHNIQUE_CLAIM}: {name}"
     first, every = next(iter(change.difference)), len(change.difference)
     quoted = f"Score less that of plain pairs ({first}): {change.difference[first]:.3f}"
     away = {at: d for at, d in change.difference.items() if d.low > 0 or d.high < 0}

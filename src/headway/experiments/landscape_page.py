@@ -86,15 +86,15 @@ def _claims(page: Page, results: Results) -> None:
         rows = [
             [
                 claim.figure.title,
+                claim.word,
+                "-" if claim.difference is None else str(claim.difference),
                 _mean(claim.mine, claim.figure.ratio),
                 _mean(claim.theirs, claim.figure.ratio),
-                "-" if claim.difference is None else str(claim.difference),
-                claim.word,
             ]
             for claim in found
             if claim.player == player
         ]
-        page.table(["figure", "diffusion", player, "diffusion against it", "diffusion is"], rows)
+        page.table(["figure", "diffusion is", "diffusion against it", "diffusion", player], rows)
     page.note(
         "Smoother is lower, but for the shares of the spectrum and of convexity higher. Means over models, geometric where the "
         "comparison is a ratio (x); comparisons are ratios or differences with 95 % intervals (Welch), and the word follows from "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.compare.launchers import Job, local
-from headway.compare.record import Entry, keep, versions
+from headway.compare.record import Entry, images_of, keep, versions
 from headway.compare.run import last_words
 from headway.errors import HeadwayError
 from headway.experiments.landscape import LandscapeExperiment
@@ -76,7 +76,8 @@ def run_landscape(
     write_surfaces(results, out / "surfaces.html")
     page = build_page(experiment, results, command, versions())
     files = ("experiment.yaml", "results.json", "surfaces.html")
-    data = load_recipe(next(iter(runs.values())).recipe_file).data.source or ""
+    recipe = load_recipe(next(iter(runs.values())).recipe_file)
+    data = f"{images_of(recipe.data)}, {recipe.train.images:,} images a model"
     entry = Entry(experiment.question, data, ", ".join(experiment.models), answer(results).replace("**", ""))
     written = keep(page, out, files, record, entry)
     tell(answer(results).replace("**", ""))
