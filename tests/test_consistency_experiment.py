@@ -272,8 +272,8 @@ def test_evidence_is_gathered_from_the_right_pairs(finished, small):
     assert evidence.x0.score[at].value == pytest.approx(sum(x0) / 3)
     # "twin" is the reference's copy, so it is no plain pair of another seed: there is one, and no spread.
     assert list(evidence.changes) == [
-        "clts, against the plain plain",
-        "clts 1, against the plain plain",
+        "clts against the plain plain",
+        "clts 1 against the plain plain",
         "clts and clts 1",
     ]
     own = evidence.changes["clts and clts 1"]
