@@ -196,7 +196,9 @@ def test_killed_and_started_again_it_continues(tmp_path):
         ("{set: [noise=clts], against: plane}", "Did you mean 'plain'"),
         ("{set: [noise=clts], controls: [cts]}", "Did you mean 'clts'"),
         ("{sett: [noise=clts]}", "sett"),
+        ("[noise=cltss]", "Arm 'warm': "),
         ("[noise=cltss]", "Did you mean 'clts'"),
+        ("{set: weight.warmup=128}", "arms.warm = 'weight.warmup=128': expected a list such as [weight.warmup=128]"),
     ],
 )
 def test_an_unfair_or_wrong_arm_is_refused_in_a_sentence(tmp_path, arm, sentence):
@@ -205,6 +207,20 @@ def test_an_unfair_or_wrong_arm_is_refused_in_a_sentence(tmp_path, arm, sentence
         Study.load(study_file(tmp_path, text))
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("baseline: plain", ""), "missing: baseline. Add it."),
+        (("question:", "qestion:"), "unknown key 'qestion'. Did you mean 'question'?"),
+        (("name: tiny", ""), "missing: name. Add it."),
+    ],
+)
+def test_a_missing_key_is_named(tmp_path, change, sentence):
+    with pytest.raises(HeadwayError) as error:
+        Study.load(study_file(tmp_path, TINY.replace(*change)))
+    assert str(error.value).endswith(f": {sentence}")
 
 
 def test_a_study_may_say_that_the_difference_is_the_question(tmp_path):

@@ -345,6 +345,19 @@ def test_a_wrong_file_is_refused(tmp_path, change, said):
         ConsistencyExperiment.load(file)
 
 
+@pytest.mark.parametrize("command", ["consistency", "landscape"])
+def test_a_mistake_in_a_model_names_the_model(command, tmp_path):
+    file = tmp_path / "e.yaml"
+    file.write_text(
+        "name: e\nquestion: q\nset: [data.source=digits]\nmodels: {good: [], bad: [noise=cltss]}\n", encoding="utf-8"
+    )
+    shown = CliRunner().invoke(app, [command, str(file), "--dry-run", "--out", str(tmp_path / "o")])
+    assert isinstance(shown.exception, HeadwayError)
+    assert "Model 'bad': " in str(shown.exception)
+    assert "Did you mean 'clts'" in str(shown.exception)
+    assert not (tmp_path / "o").exists()
+
+
 def test_the_built_in_experiment_says_what_it_costs(tmp_path):
     experiment = ConsistencyExperiment.load(preset("consistency", "quick"))
     words = estimate(experiment, tmp_path)

@@ -62,7 +62,7 @@ def test_overrides_read_numbers_words_and_lists():
         ("network.color=64", "network has preset, patch"),
         ("network.preset=tinny", "Did you mean 'tiny'?"),
         ("sampling.solver=hein", "Did you mean 'heun'?"),
-        ("name=../../evil", "name = '../../evil'"),
+        ("name=../../evil", "name = '../../evil': expected a name of letters, digits, spaces and . - _."),
     ],
 )
 def test_wrong_overrides_are_explained(override, sentence):
@@ -75,7 +75,7 @@ def test_half_lives_may_be_shares_of_the_budget():
     images, heldout = load("digits", heldout=0.3)
     recipe = Recipe().with_overrides(["data.source=digits", "train.images=100k", "train.batch=100", "ema=[0.05, 700]"])
     assert recipe.resolved(images, len(heldout), "fp32").train.ema == (5_000, 700)
-    with pytest.raises(HeadwayError, match=r"train.ema = 0.05: expected a list such as \[1000\] or 'auto'"):
+    with pytest.raises(HeadwayError, match=r"train.ema = 0.05: expected a list such as \[0.05\] or 'auto'"):
         Recipe().with_overrides(["ema=0.05"])
     with pytest.raises(HeadwayError, match=r"train\.ema = 1\.5"):
         Recipe().with_overrides(["ema=[1.5]"])

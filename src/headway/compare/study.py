@@ -143,7 +143,10 @@ class Study(Section):
         every = -(-recipe.train.images // points)
         log = ["log.samples=0", f"log.checkpoint={every}", f"log.keep={points + 2}"]
         name = "".join(c if c.isalnum() or c in " .-_" else "-" for c in arm)
-        return recipe.with_overrides([*self.arms[arm].set, *log, f"train.seed={seed}", f"name={name}"])
+        try:
+            return recipe.with_overrides([*self.arms[arm].set, *log, f"train.seed={seed}", f"name={name}"])
+        except HeadwayError as error:
+            raise HeadwayError(f"Arm {arm!r}: {error}") from None
 
     def differences(self, arm: str) -> dict[str, tuple[Any, Any]]:
         """Key -> (baseline's value, this arm's) of all that the two recipes decide differently."""

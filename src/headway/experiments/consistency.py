@@ -144,5 +144,4 @@ def _recipe(experiment: ConsistencyExperiment, name: str) -> Recipe | GanRecipe:
     run = experiment.models[name].run
     if run is not None:
         return load_recipe(Run.existing(run).recipe_file)
-    base, overrides = experiment.settings(name)
-    return load_recipe(base).with_overrides(overrides)
+    return experiment.recipe(name)

@@ -140,8 +140,7 @@ def _recipe(experiment: LandscapeExperiment, name: str, run: Run) -> Recipe | Ga
         Run.existing(run.folder)
     if run.recipe_file.is_file():
         return load_recipe(run.recipe_file)
-    base, overrides = experiment.settings(name)
-    recipe = load_recipe(base).with_overrides(overrides)
+    recipe = experiment.recipe(name)
     images, heldout = open_data(recipe)
     if isinstance(recipe, GanRecipe):
         return recipe.resolved(images, len(heldout))

@@ -15,7 +15,8 @@ from headway.compare.launchers import Job, local
 from headway.compare.run import last_words
 from headway.errors import HeadwayError, unknown
 from headway.gan import is_gan
-from headway.gan.recipe import load_recipe
+from headway.gan.recipe import GanRecipe, load_recipe
+from headway.recipes import Recipe
 from headway.recipes.reading import parse_as
 from headway.recipes.sections import Section
 from headway.training import Run
@@ -81,6 +82,18 @@ class Experiment(Section):
         base = model.base or self.base
         return base, [*(self.set_gan if base == "gan" else self.set), *model.set]
 
+    def recipe(self, name: str) -> Recipe | GanRecipe:
+        """The recipe of a model that is to be trained.
+
+        Raises:
+            HeadwayError: naming the model and what is wrong with its base or overrides.
+        """
+        base, overrides = self.settings(name)
+        try:
+            return load_recipe(base).with_overrides(overrides)
+        except HeadwayError as error:
+            raise HeadwayError(f"Model {name!r}: {error}") from None
+
     def origin(self, name: str) -> tuple[Any, ...]:
         """What a model is made from; what a folder holds of it is of use as long as this stays."""
         return self.models[name].run, *Experiment.settings(self, name)
@@ -117,8 +130,8 @@ class Experiment(Section):
             if self.models[name].run is not None:
                 Run.existing(run.folder)
             elif not finished(run):
+                self.recipe(name)  # a mistake is told before anything is trained
                 base, overrides = self.settings(name)
-                load_recipe(base).with_overrides(overrides)  # a mistake is told before anything is trained
                 command = (sys.executable, "-m", "headway", "train", base, *overrides, "--out", str(run.folder))
                 waiting.append(Job(name, command, out / "logs" / f"{name}.log"))
         if waiting:

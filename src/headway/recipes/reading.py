@@ -189,10 +189,14 @@ def _nearest(key: str, schema: type[BaseModel]) -> str:
 def _explain(error: ValidationError, schema: type[BaseModel]) -> str:
     """The first problem as one sentence."""
     problems = error.errors()
-    first = problems[0]
+    # A misspelt key comes first: it is why another one is missing.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
         return f"unknown key {'.'.join(path)!r}.{_nearest('.'.join(path), schema)}"
+    if first["type"] == "missing":
+        absent = [".".join(map(str, p["loc"])) for p in problems if p["type"] == "missing"]
+        return f"missing: {', '.join(absent)}. Add {'it' if len(absent) == 1 else 'them'}."
     key = ".".join(path[:2])
     if first["type"] == "value_error":
         message = first["msg"].removeprefix("Value error, ")
@@ -204,6 +208,9 @@ def _explain(error: ValidationError, schema: type[BaseModel]) -> str:
         if p["loc"][:2] == first["loc"][:2]
     ]
     wanted = [re.sub("a valid dictionary or instance of .*", "a mapping of keys", text) for text in wanted]
-    wanted = ["a list such as [1000]" if text == "a valid tuple" else text for text in wanted]
+    wanted = [f"a list such as [{first['input']}]" if text == "a valid tuple" else text for text in wanted]
+    wanted = [
+        re.sub("String should match pattern .*", "a name of letters, digits, spaces and . - _", text) for text in wanted
+    ]
     words = [word for text in wanted for word in text.split("'")[1::2]]
     return f"{key} = {first['input']!r}: expected {' or '.join(dict.fromkeys(wanted))}.{suggest(str(first['input']), words)}"
