@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -203,15 +204,31 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, own_cache: Path, damage: 
     assert array.read_bytes() == data
 
 
-def _open(source: Path) -> str:
-    return load(source)[1].fingerprint
+OPEN_AT_ONCE = """
+import sys
+from headway.data import load
+print("ready", flush=True)
+sys.stdin.readline()
+print(load(sys.argv[1])[1].fingerprint)
+"""
 
 
 def test_processes_may_open_one_source_at_once(tmp_path: Path, own_cache: Path) -> None:
     source = folder(tmp_path / "set", 60)
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        fingerprints = pool.map(_open, [source] * 8)
+    command = [sys.executable, "-c", OPEN_AT_ONCE, str(source)]
+    # Not a pool of forks: this process has threads, and a fork may keep a lock that one of them held.
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    fingerprints = [process.communicate(timeout=60)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 4
     assert len(set(fingerprints)) == 1
+    assert fingerprints[0].strip()
     assert not list(own_cache.glob("*.tmp"))
 
 

@@ -73,6 +73,27 @@ def test_an_odd_batch_is_cut_unevenly(tmp_path):
     assert sum(band["n"] for record in records for band in record["bands"]) == 66
 
 
+AT_THE_END = """
+import atexit
+import torch.distributed as dist
+atexit.register(lambda: print("open" if dist.is_initialized() else "closed", flush=True))
+from headway.training.processes import Processes
+processes = Processes()
+Processes()
+assert processes.count == 2 and dist.is_initialized()
+"""
+
+
+def test_the_processes_part_before_they_end(tmp_path):
+    """Else a thread of the group may outlive the interpreter, and the process ends by an abort with all its work done."""
+    script = tmp_path / "end.py"
+    script.write_text(AT_THE_END, encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("closed") == 2
+
+
 def test_evaluation_by_two_equals_evaluation_by_one(runs):
     values = []
     for processes in (1, 2):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
@@ -38,7 +40,11 @@ class Processes:
             raise HeadwayError("train.precision=fp16 needs a GPU; on a CPU use fp32.")
         # accelerate keeps one state a process; a second training with another precision needs a new one.
         AcceleratorState._reset_state()
+        foreign = _has_group()
         self.accelerator = Accelerator(cpu=not gpu, mixed_precision={"fp32": "no"}.get(precision, precision))
+        if _has_group() and not foreign:
+            # Threads of a group that is open at the interpreter's end now and then abort the process (exit code -6).
+            atexit.register(_close_group)
         self.device: torch.device = self.accelerator.device
         self.rank: int = self.accelerator.process_index
         self.count: int = self.accelerator.num_processes
@@ -98,3 +104,12 @@ class Processes:
                 images[where] = p.images
         whole: Samples = replace(first, images=images, seeds=tuple(seeds), labels=labels)
         return whole
+
+
+def _has_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _close_group() -> None:
+    if _has_group():
+        dist.destroy_process_group()
