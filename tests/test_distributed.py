@@ -22,8 +22,12 @@ SETTINGS = [
 
 
 def launch(processes: int, *arguments: object) -> str:
+    return torchrun(processes, "-m", "headway", *arguments)
+
+
+def torchrun(processes: int, *what: object) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command += ["-m", "headway", *map(str, arguments)]
+    command += map(str, what)
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
@@ -88,10 +92,7 @@ def test_the_processes_part_before_they_end(tmp_path):
     """Else a thread of the group may outlive the interpreter, and the process ends by an abort with all its work done."""
     script = tmp_path / "end.py"
     script.write_text(AT_THE_END, encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert result.stdout.count("closed") == 2
+    assert torchrun(2, script).count("closed") == 2
 
 
 def test_evaluation_by_two_equals_evaluation_by_one(runs):

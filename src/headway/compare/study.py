@@ -12,7 +12,7 @@ from headway.errors import HeadwayError, suggest
 from headway.recipes import Recipe
 from headway.recipes.base import flat
 from headway.recipes.reading import parse_as
-from headway.recipes.sections import Natural, Positive, Section
+from headway.recipes.sections import Natural, Positive, Section, Title
 from headway.sampling import find_solver
 
 # An arm that differs from its baseline here is not a fair comparison unless the study says that it means to.
@@ -84,7 +84,7 @@ class Target(Section):
 class Study(Section):
     """All that decides a comparison."""
 
-    name: str = Field(pattern=r"^[\w][\w .-]*$")
+    name: Title
     question: str
     base: str = "edm"
     set: tuple[str, ...] = ()

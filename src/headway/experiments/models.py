@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from headway.compare.launchers import Job, local
 from headway.compare.run import last_words
@@ -18,7 +18,7 @@ from headway.gan import is_gan
 from headway.gan.recipe import GanRecipe, load_recipe
 from headway.recipes import Recipe
 from headway.recipes.reading import parse_as
-from headway.recipes.sections import Section
+from headway.recipes.sections import Section, Title
 from headway.training import Run
 
 
@@ -44,7 +44,7 @@ class Model(Section):
 class Experiment(Section):
     """What every experiment states: its question and its models. ``set`` goes to diffusion models, ``set_gan`` to GANs."""
 
-    name: str = Field(pattern=r"^[\w][\w .-]*$")
+    name: Title
     question: str
     base: str = "edm"
     set: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from headway.recipes.sections import (
     Positive,
     PositiveFloat,
     Section,
+    Title,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class GanRecipe(RecipeBase):
 
     # Tells a GAN's recipe from a diffusion model's.
     model: Literal["gan"] = "gan"
-    name: str = Field(default="gan", pattern=r"^[\w][\w .-]*$")
+    name: Title = "gan"
     network: GanNetworkSection = GanNetworkSection()
     loss: LossSection = LossSection()
     train: GanTrainSection = GanTrainSection()

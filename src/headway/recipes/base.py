@@ -9,7 +9,7 @@ import yaml
 from pydantic import Field
 
 from headway.errors import HeadwayError
-from headway.recipes.sections import DataSection, Section
+from headway.recipes.sections import DataSection, Section, Title
 
 if TYPE_CHECKING:
     from headway.data import ImageSet
@@ -24,9 +24,7 @@ class RecipeBase(Section):
         "data": {"source", "skip_broken"},
     }
 
-    name: str = Field(
-        default="edm", pattern=r"^[\w][\w .-]*$", description="the run's title, and its folder's by default"
-    )
+    name: Title = Field(default="edm", description="the run's title, and its folder's by default")
     about: str = ""
     data: DataSection = DataSection()
 

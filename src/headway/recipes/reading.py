@@ -202,15 +202,18 @@ def _explain(error: ValidationError, schema: type[BaseModel]) -> str:
         message = first["msg"].removeprefix("Value error, ")
         return f"{key}: {message}" if key else message
     # A union reports one problem per member: what was expected is any of them.
-    wanted = [
-        p["msg"].removeprefix("Input should be ").partition(", unable")[0]
-        for p in problems
-        if p["loc"][:2] == first["loc"][:2]
-    ]
-    wanted = [re.sub("a valid dictionary or instance of .*", "a mapping of keys", text) for text in wanted]
-    wanted = [f"a list such as [{first['input']}]" if text == "a valid tuple" else text for text in wanted]
-    wanted = [
-        re.sub("String should match pattern .*", "a name of letters, digits, spaces and . - _", text) for text in wanted
-    ]
+    wanted = [_expected(p["msg"], first["input"]) for p in problems if p["loc"][:2] == first["loc"][:2]]
     words = [word for text in wanted for word in text.split("'")[1::2]]
     return f"{key} = {first['input']!r}: expected {' or '.join(dict.fromkeys(wanted))}.{suggest(str(first['input']), words)}"
+
+
+def _expected(message: str, given: Any) -> str:
+    """What pydantic expected instead of ``given``, in a user's words."""
+    text = message.removeprefix("Input should be ").partition(", unable")[0]
+    if text == "a valid tuple":
+        return f"a list such as [{given}]"
+    if text.startswith("a valid dictionary or instance of "):
+        return "a mapping of keys"
+    if text.startswith("String should match pattern "):
+        return "a name of letters, digits, spaces and . - _"
+    return text

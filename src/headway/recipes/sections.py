@@ -17,6 +17,8 @@ Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+# The name of a folder, too; what reading.py says of a wrong one is this pattern in words.
+Title = Annotated[str, Field(pattern=r"^[\w][\w .-]*$")]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _EXTRACTORS = ("auto", "classifier", "orientation", "inception")
